@@ -12,5 +12,5 @@
 //
 // Package scheme, which registers the API types, imports only api. Package version contains the version of fixedip for the
 // metrics, the plugin and the programs. The scheduler plugin (plugins/fixedip) imports all parts except controller, which
-// does not import the plugin. imports_test.go enforces these rules.
+// does not import the plugin. imports_test.go enforces the rules about imports.
 package ipam

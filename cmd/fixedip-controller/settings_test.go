@@ -356,7 +356,8 @@ func TestAdoptedFamilies(t *testing.T) {
 	}
 }
 
-// TestGuideFlags checks that every flag of the guide exists, as a flag or as an alias.
+// TestGuideFlags checks that every flag of the guide exists, as a flag or as an alias, that the flags of leader election have
+// the guide's defaults, and that each environment variable of the guide sets a flag.
 func TestGuideFlags(t *testing.T) {
 	o := &options{}
 	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)

@@ -231,9 +231,11 @@ func (o *options) located(e *field.Error, c configuration.Configuration, changed
 	return fmt.Errorf("--config %s: %w", o.configFile, e)
 }
 
-// poolSource returns the source of the value at path in the configuration: the flag that has set the value or, if no flag
-// has, its path in the file. The value is the list of cluster pools or a field of one of them. The flags set the CIDRs or
-// the mask sizes of all cluster pools of one family (see setPools). pools are the cluster pools of the configuration.
+// poolSource returns the source of the value at path in the configuration: the flag whose value or default applies or, if
+// there is none, the path in the file. The value is the list of cluster pools or a field of one of them. The flags set the
+// CIDRs or the mask sizes of all cluster pools of one family (see setPools); the default of a mask size applies to CIDRs of
+// a flag. For a list that neither a flag nor a file sets, the source is the flag of the IPv4 CIDRs. pools are the cluster
+// pools of the configuration.
 func (o *options) poolSource(path string, pools []configuration.ClusterPool, changed func(flag string) bool) (flag, inFile string) {
 	// cidrs contains the families whose CIDRs a flag has set.
 	cidrs := map[address.Family]bool{address.IPv4: len(o.shared.ipv4CIDRs) > 0, address.IPv6: len(o.shared.ipv6CIDRs) > 0}

@@ -99,7 +99,7 @@ func TestFixAndMismatchPolicy(t *testing.T) {
 		workload, pod string
 		// gone is true if the workload does not exist.
 		gone bool
-		// policy is the value of --mismatch-policy.
+		// policy is the mismatch policy that applies without an annotation.
 		policy identity.OnMismatch
 		want   string
 	}{

@@ -67,7 +67,8 @@ func answering(t *testing.T, code int, reason, message string) *httptest.Server 
 }
 
 // TestWithoutClusterOrRights checks that the commands that read the cluster end with one error and exit code 2, and without a
-// panic, if Cilium and fixedip are not installed, the user has no rights, the API server fails, or there is no API server.
+// panic, if Cilium and fixedip are not installed, the user has no rights, the API server fails, or there is no API server. The
+// command status reports missing rights and missing kinds instead.
 func TestWithoutClusterOrRights(t *testing.T) {
 	gone := httptest.NewServer(http.NotFoundHandler())
 	gone.Close()

@@ -113,8 +113,9 @@ func parseKinds(texts []string) (identity.Kinds, error) {
 	return identity.NewKinds(list...), nil
 }
 
-// inputs reads all objects that concern one pod. It leaves out objects that are missing or that the user may not read, and
-// names them in the result. It needs only the right to read pods of the namespace.
+// inputs reads all objects that concern one pod. It leaves out objects that do not exist or that the user may not read. The
+// result names those that the user may not read, the ConfigMap of the configuration if it does not exist, and
+// CiliumEndpoint if the API server does not serve that kind. inputs needs only the right to read pods of the namespace.
 func (c *cluster) inputs(ctx context.Context, name string, names leases, source configurationSource) (explain.Inputs, error) {
 	in := explain.Inputs{Namespace: c.namespace, Name: name, Now: time.Now()}
 	var left omissions
@@ -193,7 +194,8 @@ func (c *cluster) state(ctx context.Context, in *explain.Inputs, left *omissions
 	return records.Items, nil
 }
 
-// ofPod reads the volumes, the budgets and the controller of a pod that exists.
+// ofPod reads the volumes of a pod that exists, the PodDisruptionBudgets of its namespace and, if a ReplicaSet controls the
+// pod, the controller of that ReplicaSet.
 func (c *cluster) ofPod(ctx context.Context, in *explain.Inputs, left *omissions) error {
 	var err error
 	if in.Volumes, err = c.volumes(ctx, in.Pod, left); err != nil {

@@ -21,7 +21,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/subnetmap"
 )
 
-// colours are the ANSI colours of states in a terminal. Other states have the default colour.
+// colours are the ANSI colors of states in a terminal. Other states have the default color.
 var colours = map[subnetmap.State]string{
 	subnetmap.FixedUsed: "1;32", subnetmap.Fixed: "32", subnetmap.Reserved: "36", subnetmap.DynamicUsed: "1;34", subnetmap.DynamicFree: "34",
 	subnetmap.Unreserved: "35", subnetmap.Cooldown: "33", subnetmap.Releasing: "33", subnetmap.Unlisted: "1;31", subnetmap.Foreign: "31",
@@ -91,7 +91,7 @@ func (c *cluster) subnetMaps(ctx context.Context, names []string) ([]subnetmap.N
 	return named(all, names, func(n subnetmap.Node) string { return n.Name })
 }
 
-// coloured reports whether text may have colours: out is a terminal that supports them, and the user has not set
+// coloured reports whether text may have colors: out is a terminal that supports them, and the user has not set
 // NO_COLOR.
 func coloured(out io.Writer) bool {
 	file, ok := out.(*os.File)

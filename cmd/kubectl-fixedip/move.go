@@ -169,7 +169,8 @@ func (c *cluster) setMigrate(ctx context.Context, record *v1alpha1.FixedIP, work
 	return nil
 }
 
-// moveSubnet names a node as the successor of the node of a subnet. subnet is the CIDR or the name of the NodeSubnet.
+// moveSubnet checks whether a node can get a subnet and, unless --dry-run is set or the node has the subnet already, names
+// the node as the successor of the node of the subnet. subnet is the CIDR or the name of the NodeSubnet.
 func (c *cluster) moveSubnet(ctx context.Context, streams genericiooptions.IOStreams, subnet, to string, o changes) error {
 	name := subnet
 	if cidr, err := address.ParseSubnet(subnet); err == nil {

@@ -193,7 +193,7 @@ type reader struct {
 }
 
 // read records err, the result of a request for objects. It adds a missing right to Unread and a missing kind to
-// MissingKinds, and stores the first other error in failed. what is as for status.Unread.
+// MissingKinds, and stores the first other error in failed. what is the value of status.Unread.What.
 func (r *reader) read(what string, err error) {
 	switch {
 	case err == nil:

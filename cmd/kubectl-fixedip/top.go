@@ -32,7 +32,7 @@ type nodeUse struct {
 	// a claim can choose.
 	Size      int64 `json:"size"`
 	Available int64 `json:"available"`
-	// UsedPercent is the share of Size that is not available, from 0 to 100, rounded up.
+	// UsedPercent is the share of Size that is not available, from 0 to 100, rounded up, but 100 only if nothing is available.
 	UsedPercent int `json:"usedPercent"`
 	// Fixed, Free, Used and Cooldown are numbers of pool entries: owned entries, dynamic entries that no pod uses, dynamic
 	// entries in use, and entries in cooldown.

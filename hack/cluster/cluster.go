@@ -63,7 +63,8 @@ type Options struct {
 	Binaries Binaries
 	// Manifests are YAML files and folders of them, applied before Start returns.
 	Manifests []string
-	// CiliumCRDs is a folder with the CRDs of Cilium. If empty, Start uses the CRDs of the Cilium module.
+	// CiliumCRDs is a folder with the CRDs of Cilium. If empty, Start uses those of CiliumNode and CiliumEndpoint in the
+	// Cilium module.
 	CiliumCRDs string
 	// Prepare is called before the control plane is started, for example to create the address on which the control plane
 	// listens. It may be nil.

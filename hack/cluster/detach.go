@@ -28,7 +28,7 @@ const dirVariable = "FIXEDIP_CLUSTER_DIR"
 var errGone = errors.New("the process has ended")
 
 // StopDetached terminates the processes of a cluster that was started with Detach, the control plane last. It kills
-// processes that do not exit in time.
+// processes that do not exit in time, and at the end all processes that KillAll finds.
 func StopDetached(dir string) error {
 	names, err := pidNames(dir)
 	if err != nil {

@@ -116,7 +116,7 @@ func parseDocuments(data []byte) ([]*unstructured.Unstructured, error) {
 }
 
 // writeCRDs writes the CRDs of the manifests and of Cilium to dir, one file for each CRD. cilium is the path of Cilium's
-// CRDs; if it is "", they come from the Cilium module.
+// CRDs; if it is "", writeCRDs writes those of CiliumNode and CiliumEndpoint from the Cilium module.
 func writeCRDs(dir, cilium string, manifests []string) error {
 	if cilium != "" {
 		manifests = append(slices.Clone(manifests), cilium)

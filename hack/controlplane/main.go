@@ -29,7 +29,8 @@ import (
 const (
 	// stopTimeout limits the shutdown of the API server, which otherwise waits for open requests for up to a minute.
 	stopTimeout = 3 * time.Second
-	// readyFile is the name of a file in the work folder that exists only while the control plane is ready.
+	// readyFile is the name of a file in the work folder that exists while the control plane is ready. If the process is
+	// killed, the file remains until the next start.
 	readyFile = "ready"
 )
 

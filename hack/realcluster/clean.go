@@ -16,7 +16,8 @@ import (
 )
 
 // Down stops the cluster of a work folder and deletes the folder. The cluster may have been started by another process or
-// only partly. If there is no cluster, Down returns no error.
+// only partly. Down returns no error if the folder does not exist or is empty, but refuses any other folder that is not the
+// work folder of a cluster.
 func Down(dir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {

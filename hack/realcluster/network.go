@@ -239,7 +239,7 @@ func up(n *netlink.Handle, name string, addresses []netip.Prefix) error {
 		address := &netlink.Addr{IPNet: ipNet(a)}
 		if a.Addr().Is6() {
 			// Disable duplicate address detection: no program could listen on the address while the detection runs, and
-			// no other host is on this network.
+			// each address of this network is given to one node or to the control plane only.
 			address.Flags = nodad
 		}
 		if err := n.AddrAdd(link, address); err != nil {

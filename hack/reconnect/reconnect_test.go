@@ -69,7 +69,7 @@ func TestTransport(t *testing.T) {
 					status = response.StatusCode
 				}
 				if c.server.requests != c.requests || status != c.status || (err == nil) != (status != 0) || err != nil && !errors.Is(err, c.server.err) {
-					t.Errorf("got %d requests, status %d, error %v; want %d requests, status %d", c.server.requests, status, err, c.requests, c.status)
+					t.Errorf("got %d requests, status %d, error %v; want %d requests, status %d (0: an error)", c.server.requests, status, err, c.requests, c.status)
 				}
 			})
 		})

@@ -31,7 +31,7 @@ var written = []annotation{
 	{"fixedip.io/allow-deletion", "CustomResourceDefinition", "`true`", "The API server admits the deletion of the CustomResourceDefinition."},
 }
 
-// ours are the annotations that the programs write.
+// ours are the annotations and labels that the programs write.
 var ours = []annotation{
 	{"fixedip.io/uid", "FixedIP", "a UID", "The UID of the FixedIP when it was created, by which a restored FixedIP is recognized."},
 	{"fixedip.io/node", "FixedIP (label)", "the name of a node", "The node whose pool has the addresses, for label selectors."},
@@ -40,7 +40,8 @@ var ours = []annotation{
 	{"fixedip.io/scale-down-annotations", "Node", "names of annotations", "The annotations by which the controller protects the node from autoscalers."},
 }
 
-// notAnnotations are constants of the same form that name other things: finalizers and owners of pool entries.
+// notAnnotations are constants of the same form that name other things: a finalizer, the owners of pool entries that are
+// markers, and the owner of a probe.
 var notAnnotations = []string{"fixedip.io/pool-entry", "fixedip.io/cooldown", "fixedip.io/moved", "fixedip.io/move-target", "fixedip.io/agent-barrier"}
 
 var annotationName = regexp.MustCompile(`^(fixedip\.io|cni\.cilium\.io|cni\.projectcalico\.org)/[a-zA-Z-]+$`)

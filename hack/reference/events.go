@@ -13,7 +13,8 @@ import (
 	"strings"
 )
 
-// event is a reason of events or conditions. kind is Normal or Warning; empty if the code chooses it at run time.
+// event is a reason of events or conditions. kind is Normal or Warning; empty for a constant, and if the code chooses it at
+// run time.
 type event struct{ reason, kind, text, part string }
 
 // verb matches a verb of a format, such as %s and %[2]d.
@@ -123,7 +124,8 @@ func ofMap(e ast.Expr, part string) []event {
 	return all
 }
 
-// eventType returns Normal or Warning from an expression such as corev1.EventTypeWarning.
+// eventType returns Normal or Warning from an expression such as corev1.EventTypeWarning; empty if the expression is not a
+// selector.
 func eventType(e ast.Expr) string {
 	if s, ok := e.(*ast.SelectorExpr); ok {
 		return strings.TrimPrefix(s.Sel.Name, "EventType")
@@ -131,7 +133,8 @@ func eventType(e ast.Expr) string {
 	return ""
 }
 
-// formatOf returns the text of a format, or of the format of a call of fmt.Sprintf, with "…" for each value.
+// formatOf returns the text of a format, or of the format of a call of fmt.Sprintf, with "…" for each value. If the format is
+// no string literal or is only "%s", it returns a sentence that says that the text depends on the case.
 func formatOf(e ast.Expr) string {
 	if call, ok := e.(*ast.CallExpr); ok && len(call.Args) > 0 {
 		e = call.Args[0]

@@ -38,7 +38,7 @@ func flagPage(root string) (string, error) {
 	return b.String(), nil
 }
 
-// flagRows returns a row for each flag of a usage.
+// flagRows returns a row for each flag of a usage except --help.
 func flagRows(usage string) (string, error) {
 	var b strings.Builder
 	found := 0

@@ -71,7 +71,8 @@ func writeZip(archive string, files []packed, modified time.Time) error {
 	})
 }
 
-// repack copies a compressed tar archive and sets the times of its files, because Helm writes the time of the build.
+// repack copies a compressed tar archive and sets the times of its files, because Helm writes the time of the build. It also
+// sets the mode of each file to 0644.
 func repack(from, to string, modified time.Time) error {
 	data, err := os.ReadFile(from)
 	if err != nil {

@@ -6,8 +6,8 @@
 //
 //	release -version v0.1.0 -ldflags FLAGS -out dist [-only kubectl,chart]
 //
-// Two runs on one commit with one Go toolchain write equal files: every time in them is the time of the commit, and lists
-// are sorted. The command publishes nothing.
+// Two runs on one commit with one Go toolchain and the same flags write equal files: every time in them is the time of the
+// commit or a constant, and lists are sorted. The command publishes nothing.
 package main
 
 import (

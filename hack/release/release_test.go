@@ -60,7 +60,7 @@ func TestEntry(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got, err := entry(c.text, c.version)
 			if !matches(err, c.err) {
-				t.Fatalf("got error %v, want one that contains %q", err, c.err)
+				t.Fatalf("got error %v, want %q (empty: no error)", err, c.err)
 			}
 			if got != c.want {
 				t.Errorf("got %q, want %q", got, c.want)
@@ -123,7 +123,7 @@ func TestCheckSource(t *testing.T) {
 			}
 			r := &release{options: options{version: c.version}}
 			if err := r.checkSource(context.Background()); !matches(err, c.err) {
-				t.Fatalf("got error %v, want one that contains %q", err, c.err)
+				t.Fatalf("got error %v, want %q (empty: no error)", err, c.err)
 			}
 			if c.err == "" && (len(r.commit) != 40 || r.time.IsZero() || r.notes != "### Added\n\n- two") {
 				t.Errorf("got commit %q, time %s and notes %q, want a hash of 40 digits, a time and the notes of v0.2.0", r.commit, r.time, r.notes)
@@ -150,7 +150,7 @@ func TestOut(t *testing.T) {
 				}
 			}
 			if err := checkOut(dir); !matches(err, c.err) {
-				t.Errorf("got error %v, want one that contains %q", err, c.err)
+				t.Errorf("got error %v, want %q (empty: no error)", err, c.err)
 			}
 		})
 	}
@@ -424,7 +424,7 @@ func TestCheckVersion(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err := checkVersion(context.Background(), file, "tool", "v0.1.0"); !matches(err, c.err) {
-				t.Errorf("got error %v, want one that contains %q", err, c.err)
+				t.Errorf("got error %v, want %q (empty: no error)", err, c.err)
 			}
 		})
 	}

@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command render writes manifests from the Helm chart, so that the kustomization and the chart install the same objects. It
-// also copies the CustomResourceDefinitions, which controller-gen writes, the alerts and the dashboard into the chart, and
+// also copies the alerts, the dashboard and the CustomResourceDefinitions, which controller-gen writes, into the chart, and
 // writes a table of the chart's values into the README of the chart.
 //
-// With -install it writes one file with the whole installation instead, for a release.
+// With -install it writes one file with the whole installation instead. Command release calls it for install.yaml.
 package main
 
 import (
@@ -47,7 +47,7 @@ var rendered = map[string]string{
 }
 
 // helmOnly matches the lines that only Helm needs: the annotation that restarts the pods when Helm changes the
-// configuration, annotations of hooks, and labels of the chart.
+// configuration, annotations of hooks, labels of the chart, and the annotation about the deletion of a resource.
 var helmOnly = regexp.MustCompile(`(?m)^ +annotations:\n( +# .*\n)? +checksum/config: .*\n|^ +annotations:\n( +helm\.sh/hook.*\n)+|^ +(app\.kubernetes\.io/managed-by|helm\.sh/chart|helm\.sh/resource-policy): .*\n`)
 
 func main() {

@@ -45,8 +45,8 @@ func writeValues(valuesFile, readme string) error {
 	return os.WriteFile(readme, []byte(head+begin+table.String()+end+tail), 0o644)
 }
 
-// addRows adds a row for each value in a mapping. path is the path of the mapping with a dot at its end. A value without a
-// comment gets the comment of its mapping.
+// addRows adds a row for each value in a mapping and in the mappings below it; resources and empty mappings are one value
+// each. path is the path of the mapping with a dot at its end. A value without a comment gets the comment of its mapping.
 func addRows(table *strings.Builder, path, comment string, mapping *yaml.Node) error {
 	for i := 0; i < len(mapping.Content); i += 2 {
 		key, value := mapping.Content[i], mapping.Content[i+1]

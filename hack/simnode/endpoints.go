@@ -32,8 +32,9 @@ const (
 )
 
 // endpoints writes the CiliumEndpoints of the node's pods by the rules of the agent (Cilium fact 14). An endpoint
-// creates its CiliumEndpoint, remembers the UID, and creates the CiliumEndpoint again if another program deleted it. An
-// endpoint takes over an existing CiliumEndpoint only while it remembers no UID, and only if the pod is on this node.
+// creates its CiliumEndpoint, remembers the UID, and creates the CiliumEndpoint again if another program deleted it, but not
+// with the option oldAgent. An endpoint takes over an existing CiliumEndpoint only while it remembers no UID, and only if the
+// pod is on this node.
 // It writes only changes, and it deletes by UID. Security identities and other state of the datapath are left out.
 type endpoints struct {
 	client typedciliumv2.CiliumV2Interface

@@ -81,7 +81,7 @@ type kubelet struct {
 	// network is nil until the agent has started. Until then, pods wait unless they are on the host network.
 	network network
 	// sandboxes contains the sandbox of each running or stopping pod, from its CNI ADD to its CNI DEL. Key: the pod.
-	// Only the worker that holds a key changes its entry; mu guards the map.
+	// Only attachNetwork and the worker that holds a key change its entry; mu guards the map.
 	sandboxes map[podKey]*sandbox
 	// addAt contains the earliest time of the next CNI ADD of a pod without a sandbox. Key: the pod. A real kubelet
 	// needs time to create the sandbox of a new pod, and does not retry a failed ADD at once. This node must not be
@@ -260,8 +260,9 @@ func (k *kubelet) pod(key podKey) (*corev1.Pod, error) {
 	return nil, nil
 }
 
-// create creates the sandbox and starts the containers. If the allocator returns an error, the pod waits in
-// ContainerCreating with an event that contains the error, and create returns the time until the next attempt.
+// create creates the sandbox and starts the containers. If the CNI ADD is not due yet, create only returns the time until
+// then. If the allocator returns an error, the pod waits in ContainerCreating with an event that contains the error, and
+// create returns the time until the next attempt.
 func (k *kubelet) create(ctx context.Context, key podKey, pod *corev1.Pod, network network) (time.Duration, error) {
 	box := &sandbox{}
 	if pod.Spec.HostNetwork {

@@ -3,7 +3,7 @@
 
 // Command fixedip-simnode is one simulated node: it simulates the kubelet, and runs the CRD allocator of Cilium
 // (pkg/ipam) in place of the agent. Addresses are therefore allocated, refused, restored and reported by the same code
-// as on a real node. A pod without an address from the allocator stays in ContainerCreating. The node runs no
+// as on a real node. If the allocator returns an error for a pod, the pod stays in ContainerCreating. The node runs no
 // containers and supports no probes or readiness gates. One process is one node, because the node store of the
 // allocator is a global variable.
 package main

@@ -128,8 +128,8 @@ func (h history) taken(node, pod string, from, by uint64) bool {
 type WrongUse struct {
 	Pod, Node, Address string
 	// Others are the other pods that owned the entry while this pod had the address. A pod is listed if it became the
-	// owner after this pod got the address, or if it got the address as well. Other owners are left out: an agent that
-	// has not yet seen their entry may give the address of a stopped pod to this pod.
+	// owner after this pod got the address, or if it also got the address while this pod had it. Other owners are left
+	// out: an agent that has not yet seen their entry may give the address of a stopped pod to this pod.
 	Others []string
 }
 

@@ -29,7 +29,7 @@ type Row struct {
 	// Running is true if the pod runs with addresses and is not being deleted.
 	Running bool
 	// State is the reason of the condition Ready of the FixedIP if that reason is Reserved, InUse or Releasing. It is empty if
-	// there is no FixedIP or if the FixedIP has a problem.
+	// there is no FixedIP, if the condition is not set yet, or if it has another reason.
 	State string
 	// Entries contains node/address of each pool entry that the pod owns, sorted.
 	Entries []string

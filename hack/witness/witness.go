@@ -44,7 +44,8 @@ type Witness struct {
 	// records contains the existing FixedIPs. Key: namespace/name.
 	records map[string]*v1alpha1.FixedIP
 	// first contains the first placement of each identity that has a claim. A placement is removed with the last entry of
-	// the identity, so that the next claim is a first placement again. Key: namespace/name of the pod.
+	// the identity, with the exceptions in seeNode, so that the next claim is a first placement again. Key: namespace/name
+	// of the pod.
 	first map[string]*Placement
 	// promised contains the addresses that each pod must keep, which are those of its FixedIP. Key: namespace/name of the
 	// pod. A key is removed with its FixedIP, and when another pod takes the slot over.
@@ -222,8 +223,8 @@ func (w *Witness) seeNode(cn *ciliumv2.CiliumNode, gone bool) {
 		if gone || !pod(e.Owner) || before != nil && before.Spec.IPAM.Pool[ip].Owner == e.Owner {
 			continue
 		}
-		// The entry has a new owner. The entries of unreserved pods on strict nodes are ignored, because they may be written
-		// after the bind: another scheduler may have placed such a pod.
+		// The entry has a new owner. The entry of an unreserved pod on a strict node is not a first placement, because it may
+		// be written after the bind: another scheduler may have placed the pod.
 		if p := w.first[e.Owner]; p == nil && !strings.Contains(e.Resource, "/Pod/") {
 			w.first[e.Owner] = &Placement{Pod: e.Owner, Node: cn.Name, Address: ip, Claimed: version(cn)}
 			w.order(e.Owner)
@@ -237,8 +238,9 @@ func (w *Witness) seeNode(cn *ciliumv2.CiliumNode, gone bool) {
 	if before == nil {
 		return
 	}
-	// If an identity has no entry left, its next claim is a first placement again. If its entries were deleted with their
-	// CiliumNode and it has a FixedIP, the new entries on the node that inherits the subnet are not a claim.
+	// If an identity has no entry left and no moved entry names it, its next claim is a first placement again. If its
+	// entries were deleted with their CiliumNode and it has a FixedIP, the new entries on the node that inherits the subnet
+	// are not a claim.
 	for ip, e := range before.Spec.IPAM.Pool {
 		if gone && w.recorded(e.Owner) {
 			continue
@@ -387,8 +389,8 @@ func pod(owner string) bool {
 	return ok && name != "" && !strings.Contains(namespace, ".")
 }
 
-// Forgive removes the suspicion about the pod with this namespace/name. Call it in a test that creates another pod with the
-// name of an identity on purpose.
+// Forgive removes the suspicion about the addresses of the pod with this namespace/name, but not those about the order of
+// its claim and bind. Call it in a test that creates another pod with the name of an identity on purpose.
 func (w *Witness) Forgive(key string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

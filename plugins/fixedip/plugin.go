@@ -131,9 +131,9 @@ func FactoryOver(newCache ctrlcache.NewCacheFunc, readFile func(string) ([]byte,
 	}
 }
 
-// readSettings returns the settings in the file that the arguments name, adapted to those of Cilium. An error names the
-// file, the field and the value. If the file has every setting that depends on Cilium, readSettings does not read the
-// ConfigMap of Cilium.
+// readSettings returns the settings in the file that the arguments name, adapted to those of Cilium. An error about a
+// setting names the file, the field and the value. If the file has every setting that depends on Cilium, readSettings does
+// not read the ConfigMap of Cilium.
 func readSettings(ctx context.Context, args *config.FixedIPArgs, readFile func(string) ([]byte, error), get ciliumconfigmap.Getter) (configuration.Configuration, error) {
 	path := field.NewPath("pluginConfig").Key(Name).Child("args", "configuration")
 	data, err := readFile(args.Configuration)
@@ -369,11 +369,12 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *corev1.Pod, 
 }
 
 // PostFilter nominates an orphaned pod to a node (see nominate). For any other pod it returns the reason why no node can
-// take the pod. It adds the pod to the queue with the causes that may help the pod, or activates the pod at once if the next
-// plan has other nodes. If only other plugins refused the nodes, PostFilter returns a status without a reason, and passes on
-// the free address or slot for which the pod was requeued, if any. The framework calls PostFilter of this plugin after that
-// of DefaultPreemption, and only if DefaultPreemption has not nominated a node: otherwise the pod waits until the preempted
-// pods have terminated.
+// take the pod; the reason is empty if the reasons of the filters suffice. It adds the pod to the queue with the causes that
+// may help the pod, or activates the pod at once if the next plan has other nodes. If only other plugins refused the nodes
+// for a pod without a reservation and without a search for a slot, PostFilter returns a status without a reason, and passes
+// on the free address or slot for which the pod was requeued, if any. The framework calls PostFilter of this plugin after
+// that of DefaultPreemption, and only if DefaultPreemption has not nominated a node: otherwise the pod waits until the
+// preempted pods have terminated.
 func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes framework.NodeToStatusReader) (*framework.PostFilterResult, *fwk.Status) {
 	s, err := read(state)
 	if err != nil {

@@ -153,7 +153,7 @@ func (s *Stage) Get(_ schema.GroupKind, namespace, name string) (*identity.Workl
 	return workloadFrom(s.t.Context(), s.Cached, namespace, name)
 }
 
-// Controller has the type identity.Controllers. It always returns nil and false, because it knows no object.
+// Controller has the type identity.Controllers. It always returns nil and false, because it knows no ReplicaSet.
 func (*Stage) Controller(string, metav1.OwnerReference) (by *metav1.OwnerReference, known bool) {
 	return nil, false
 }

@@ -59,9 +59,9 @@ type options struct {
 	movable bool
 	// controlPlaneArgs are additional flags of the control plane.
 	controlPlaneArgs []string
-	// workloads is the field workloads of FixedIPArgs, as YAML on one line.
+	// workloads is the setting workloads of the scheduler, as YAML on one line; empty: the default.
 	workloads string
-	// noScheduler is true if the test starts the scheduler itself.
+	// noScheduler is true if start does not start a scheduler.
 	noScheduler bool
 	// manifests are applied before the programs start, in addition to those of startCluster. They are paths below manifests.
 	manifests []string

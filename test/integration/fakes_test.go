@@ -216,7 +216,7 @@ func (f *fakes) answer(ctx context.Context, api client.WithWatch) {
 }
 
 // report writes the first agent report of a node on which no agent runs. The only used address in the report is one of the
-// node itself, outside all subnets. After the report, addresses of the node count as free.
+// node itself, outside all subnets. Without a report, the use of the addresses of the node is unknown.
 func report(ctx context.Context, api client.Client, node string) error {
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"status":{"ipam":{"used":{"192.0.2.1":{"owner":"router"}}}}}`))
 	if err := api.Status().Patch(ctx, &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: node}}, patch); err != nil {

@@ -196,8 +196,8 @@ func (r *faultRun) through(wants []string) (states []string, err error) {
 	return states, nil
 }
 
-// awaitQuiet waits until all nodes have subnets, exactly these pods exist, bound pods run, no address is in cooldown and
-// no write has come for a while.
+// awaitQuiet waits until all nodes have subnets, the pods of the run are those that the argument names (see step.pods), no
+// address is in cooldown and no write has come for a while.
 func (r *faultRun) awaitQuiet(ctx context.Context, pods []string) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*stepTimeout)
 	defer cancel()
@@ -213,7 +213,7 @@ func (r *faultRun) awaitQuiet(ctx context.Context, pods []string) error {
 			}
 			now = append(now, fmt.Sprintf("%s %d %s", row.Pod, len(r.incarnations[row.Pod]), where))
 		}
-		// The controller reports that addresses are not in use any more only when their pod has been gone for
+		// The controller may report that addresses are not in use any more only when their pod has been gone for
 		// reclaim.Gap. So a shorter time without writes does not prove that the run is quiet. The other 3 s are a
 		// margin for that write.
 		return !busy && slices.Equal(now, pods) && time.Since(r.gate.of(r.name).last) > reclaim.Gap+3*time.Second, nil

@@ -260,12 +260,12 @@ var entryModel = porcupine.NondeterministicModel{
 	},
 }
 
-// operations returns the history of each written entry. Key: the UID of the CiliumNode, a space and the address. writes is
-// the number of patches, and unknown the number of those with an unknown outcome.
+// operations returns the history of each entry that a patch changes or tests. Key: the UID of the CiliumNode, a space and the
+// address. writes is the number of patches, and unknown the number of those with an unknown outcome.
 func (h *history) operations() (byEntry map[string][]porcupine.Operation, writes, unknown int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	// written contains the addresses of each pool that patches change. Key: the UID of the CiliumNode.
+	// written contains the addresses of each pool that patches change or test. Key: the UID of the CiliumNode.
 	written := map[string]map[string]bool{}
 	end := time.Now().UnixNano()
 	for _, c := range h.calls {

@@ -36,9 +36,9 @@ const (
 )
 
 // TestInstalled checks the installation. The API server accepts the manifests with strict validation, and the default
-// scheduler places the pods on nodes that are not ready. With the arguments, configuration and service accounts of the pods,
-// the programs start and all probes succeed; nodes become ready and pods get addresses. With two nodes, an update of both
-// Deployments and the drain of a node succeed.
+// scheduler places the pods of both Deployments on nodes that are not ready. With the arguments, configuration and service
+// accounts of these pods, the programs start and all probes succeed; nodes become ready and other pods get addresses. With two
+// nodes, an update of both Deployments and the drain of a node succeed.
 func TestInstalled(t *testing.T) {
 	t.Parallel()
 	useDefaultPorts(t)

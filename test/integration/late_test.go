@@ -214,7 +214,7 @@ func (e *env) mismatched(status metav1.ConditionStatus, reason string) int {
 }
 
 // wrongAddresses counts the wrong uses of addresses (witness.WrongUse) by pods whose names have one of the prefixes. It
-// fails the test for each wrong use, by any pod, of an address that another pod owned or had at the same time.
+// fails the test for each wrong use, by any pod, that affects other pods (see WrongUse.Others).
 func (e *env) wrongAddresses(prefixes ...string) int {
 	e.t.Helper()
 	n := 0

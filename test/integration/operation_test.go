@@ -27,7 +27,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// replica is a controller that serves metrics and health on ports of the loopback interface.
+// replica is a controller that serves metrics, and health checks unless health is 0, on ports of the loopback interface.
 type replica struct {
 	e               *env
 	name            string

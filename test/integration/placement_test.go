@@ -149,8 +149,8 @@ func (e *env) restored(node string, pods map[string]witness.Row) {
 	e.untouched(pods)
 }
 
-// TestSubnetFull checks, on a node with three free addresses, that the fourth pod waits with a reason, and is placed when
-// addresses are released.
+// TestSubnetFull checks, on a node with three addresses that are not in its pool, that the fourth pod with a fixed address waits
+// with a reason, and is placed when addresses are released.
 func TestSubnetFull(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: []string{

@@ -210,8 +210,8 @@ func (e *env) requestedAddresses() {
 }
 
 // TestRequestedAddressUnavailable checks that a pod reports why a requested address is not available, and is placed as soon
-// as the address is available or the request changes. Within the time limit of the test only the requeueing of the plugin
-// can do that: the scheduler flushes its queue every five minutes.
+// as the address is available or the request changes. That shows that the plugin requeues the pod: without an event,
+// kube-scheduler tries an unschedulable pod again only after five minutes, which is longer than the time limit of a step.
 func TestRequestedAddressUnavailable(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})

@@ -27,7 +27,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/identity"
 )
 
-// usedByOtherTests contains the rights that are not used in the small cluster of TestRightsAreUsed. Key: the account, then
+// usedByOtherTests contains the rights that need not be used in the small cluster of TestRightsAreUsed. Key: the account, then
 // the right. Value: the purpose of the right and a test that uses it.
 var usedByOtherTests = map[string]map[string]string{
 	"fixedip-controller": {

@@ -180,7 +180,7 @@ func (e *env) leastPrivilege() {
 	own := map[string][]string{
 		// The controller evicts pods, which a PodDisruptionBudget can refuse, and does not delete them.
 		"fixedip-controller": slices.Concat(each("patch,delete,deletecollection", "", "pods"), each("create", "", "pods/binding"), each("patch,update", "", "pods/status"), each("update", "fixedip.io", "fixedips/finalizers")),
-		// The scheduler does not write FixedIPs.
+		// The scheduler does not write FixedIPs, the status of CiliumNodes or CiliumEndpoints, and does not evict pods.
 		"fixedip-scheduler": slices.Concat(each("get,create,update,patch,delete", "fixedip.io", "fixedips"), each("update,patch", "fixedip.io", "fixedips/status"),
 			each("patch,update", "cilium.io", "ciliumnodes/status"), each("get,patch,delete", "cilium.io", "ciliumendpoints"), each("create", "", "pods/eviction")),
 	}

@@ -20,7 +20,7 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// disjoint checks that no subnets of two nodes overlap, and returns the subnets of each node. Key: the node.
+// disjoint checks that no two subnets of the nodes overlap, and returns the subnets of each node. Key: the node.
 func (e *env) disjoint() map[string][]netip.Prefix {
 	e.t.Helper()
 	var nodes ciliumv2.CiliumNodeList
@@ -79,7 +79,7 @@ func TestG5SubnetManagement(t *testing.T) {
 	})
 	e.must(e.Process("pools").Kill())
 
-	// Two controllers without leader election see the same nodes join.
+	// Two controllers without leader election assign subnets to the same nodes, which exist before the controllers start.
 	const joining = 80
 	for i := range joining {
 		e.agentless(fmt.Sprintf("joins-%d", i))

@@ -110,7 +110,7 @@ func TestKilledAtEveryWrite(t *testing.T) {
 	})
 	e.must(err)
 	f := e.fakeNodes(1, onFake(0))
-	// The dynamic entries exist before the first write is counted.
+	// The controller has written the dynamic entries before killedAt arms the gate.
 	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Dynamic == 8 }))
 
 	var writes []string

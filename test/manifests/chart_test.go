@@ -76,7 +76,8 @@ func TestChartLint(t *testing.T) {
 }
 
 // keyed returns the objects without the intended differences between the installations: the Namespace, which Helm creates;
-// hooks; the names and comments of the configuration; and the metadata of Helm. Key: "KIND NAMESPACE/NAME".
+// hooks; the hash in the name of the configuration, its labels and its comments; the labels of CustomResourceDefinitions; the
+// annotations of the pods of Deployments; and the metadata of Helm. Key: "KIND NAMESPACE/NAME".
 func keyed(t *testing.T, objects installed) map[string]map[string]any {
 	t.Helper()
 	all := map[string]map[string]any{}

@@ -1,8 +1,8 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package manifests checks the files of the manifests for errors that an API server does not report. test/integration tests
-// a running installation.
+// Package manifests checks the files of the manifests for errors that an API server does not report, the tests and make targets
+// that documents name, and the forms for issues. test/integration tests a running installation.
 package manifests
 
 import (
@@ -218,8 +218,9 @@ func TestPodSecurity(t *testing.T) {
 	}
 }
 
-// TestTolerations checks that the pods tolerate the taints of nodes without a pod network, and do not tolerate those of
-// nodes that are cordoned, lost, short of a resource or reserved for other pods.
+// TestTolerations checks that the pods tolerate the taints of nodes without a pod network, of control plane nodes and of nodes
+// for critical add-ons, and do not tolerate those of nodes that are cordoned, lost, out of service, short of a resource or
+// reserved for other pods.
 func TestTolerations(t *testing.T) {
 	taint := func(key string, effect corev1.TaintEffect) corev1.Taint {
 		return corev1.Taint{Key: key, Effect: effect}
@@ -352,7 +353,7 @@ func TestDocumentedInstallation(t *testing.T) {
 			}
 			address := configMaps[c.EnvFrom[0].ConfigMapRef.Name].Data
 			if configured := address["KUBERNETES_SERVICE_HOST"] != "" && address["KUBERNETES_SERVICE_PORT"] != ""; configured != uncommented {
-				t.Errorf("Deployment %s: got the address %v of the API server, want one with host and port: %t", d.Name, address, uncommented)
+				t.Errorf("Deployment %s: got the address %v of the API server; the address has a host and a port: want %t", d.Name, address, uncommented)
 			}
 			mounted := configMaps[d.Spec.Template.Spec.Volumes[0].ConfigMap.Name].Data
 			if got := mounted["config.yaml"]; got != files["config.yaml"] {

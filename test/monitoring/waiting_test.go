@@ -36,7 +36,8 @@ func waitingRows(t *testing.T) (rows []waitingRow) {
 }
 
 // TestWaitingStates checks that each row of the page about waiting pods names an alert with its runbook, a metric that the
-// programs serve, and a test that exists, and that the table and the states of TestStates agree.
+// programs serve or a reason of fixedip_unplaced_pods, and a test that exists, and that the page and the states of TestStates
+// agree.
 func TestWaitingStates(t *testing.T) {
 	rows := waitingRows(t)
 	if len(rows) < 20 {

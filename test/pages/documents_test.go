@@ -132,7 +132,7 @@ func hasHeading(t *testing.T, file, anchor string) bool {
 	return false
 }
 
-// anchorOf returns the anchor of a heading: lower case, hyphens for spaces, and no punctuation.
+// anchorOf returns the anchor of a heading: lower case, hyphens for spaces, and no punctuation except hyphens and underscores.
 func anchorOf(text string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

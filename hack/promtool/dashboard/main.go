@@ -30,7 +30,7 @@ import (
 const (
 	// rateInterval replaces $__rate_interval. It is long enough for four scrapes.
 	rateInterval = "30s"
-	// steps is the number of points of a line.
+	// steps is the number of steps from the first to the last point of a line.
 	steps = 200
 )
 

@@ -22,8 +22,8 @@ const (
 // Images that every node has.
 const (
 	PauseImage = "fixedip.test/pause:1"
-	// WebImage serves its hostname, addresses and MAC address over HTTP on port 8080. Pods that use it need imagePullPolicy:
-	// Never.
+	// WebImage serves its hostname, addresses and MAC address over HTTP on port 8080. Pods that use it must not have
+	// imagePullPolicy: Always, because no registry has the image.
 	WebImage = "fixedip.test/web:1"
 )
 

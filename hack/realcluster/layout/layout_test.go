@@ -79,7 +79,7 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// TestAgentConfig checks the settings that depend on the options.
+// TestAgentConfig checks the chosen settings, which depend on the options.
 func TestAgentConfig(t *testing.T) {
 	chosen := []string{
 		"enable-ipv4", "enable-ipv6", "enable-ipv4-masquerade", "enable-ipv6-masquerade", "routing-mode", "auto-direct-node-routes",

@@ -3,7 +3,8 @@
 
 // Command fixedip-nodeinit is process 1 of a node, which is a set of namespaces: it mounts the file systems of the node,
 // keeps the namespaces and reaps orphaned processes. When it exits, the kernel ends every process of the node and removes
-// the mounts and the network of the node. It does not create namespaces, but must be started in new ones.
+// the mounts and the network of the node. It does not create namespaces, but must be started in new ones. It also keeps the
+// network namespace of the hub; there it mounts nothing.
 package main
 
 import (

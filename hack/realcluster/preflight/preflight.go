@@ -143,8 +143,8 @@ func programs() string {
 	return ""
 }
 
-// known reports whether apt has a candidate for a package. If there are no package lists yet, it returns true, because the
-// installation begins with apt-get update.
+// known reports whether apt has a candidate for a package. It also returns true if there are no package lists yet, because
+// the installation begins with apt-get update, and if apt-cache fails.
 func known(name string) bool {
 	lists, err := filepath.Glob("/var/lib/apt/lists/*_Packages*")
 	if err != nil || len(lists) == 0 {

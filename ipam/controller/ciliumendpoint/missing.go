@@ -32,7 +32,7 @@ import (
 // evictionBlocker does not recognize the taint.
 const agentTaint = "node.cilium.io/agent-not-ready"
 
-// agentPods selects the pods of the Cilium agent, by the label that every installation of Cilium sets.
+// agentPods selects the pods of the Cilium agent, by the label that the Helm chart of Cilium sets.
 var agentPods = client.MatchingLabels{"k8s-app": "cilium"}
 
 // reportMissing adds a pod without a CiliumEndpoint to MissingRequests, so that package conformance may evict the pod.

@@ -228,8 +228,8 @@ func (r *Reconciler) count() {
 	}
 }
 
-// report records an event on each object of a conflict. The message names only objects of the namespace of that object; the
-// message of a CiliumNode, which has no namespace, names all objects.
+// report records an event on each object of a conflict. The message names no pod and no FixedIP of another namespace than
+// that of the object; the message of a CiliumNode, which has no namespace, names all of them.
 func (r *Reconciler) report(c addressUsers, kind string) {
 	var on []client.Object
 	for _, p := range c.pods {
@@ -293,8 +293,8 @@ const (
 	wrongPod = "wrong_pod"
 )
 
-// conflicts returns a message for each kind of conflict. Key: the kind. The messages name only objects of the namespace, or
-// all objects if namespace is empty.
+// conflicts returns a message for each kind of conflict. Key: the kind. The messages name only pods and FixedIPs of the
+// namespace, or all of them if namespace is empty.
 func (c addressUsers) conflicts(namespace string) map[string]string {
 	redact := func(of, name, neutral string) string {
 		if namespace != "" && of != namespace {

@@ -131,10 +131,10 @@ func (c *Controller) hasEntries(held []ledger.NodeAddresses, node string, ips []
 
 // own writes owned entries for the IPs that the pod runs with. The FixedIP controller then creates the FixedIP, as
 // for every claim: a pool entry, which is written with preconditions, prevents two pods from adopting one IP, and a
-// FixedIP in a cache would not. own returns adoptionError if the IPs cannot become fixed addresses of the pod. Until
-// the evidence shows that no other pod has the IPs, own returns errNotReported, gather.ErrAsked or a
-// gather.NotProvedError. dynamic is true if the IPs may have dynamic entries, which are withdrawn first (see
-// conformance.AdoptionBlocker).
+// FixedIP in a cache would not. own returns adoptionError if the IPs cannot become fixed addresses of the pod. If some of
+// the IPs have dynamic or cooldown entries, own returns errNotReported, gather.ErrAsked or a gather.NotProvedError until
+// the evidence shows that no other pod has these IPs. dynamic is true if the IPs may have dynamic entries, which are
+// withdrawn first (see conformance.AdoptionBlocker).
 func (c *Controller) own(ctx context.Context, pod *corev1.Pod, id identity.Identity, ips []netip.Addr, dynamic bool) error {
 	node := pod.Spec.NodeName
 	if why := conformance.AdoptionConflict(c.Ledger, id, node, ips); why != "" {

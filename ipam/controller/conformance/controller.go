@@ -45,14 +45,16 @@ type Config struct {
 	// OnMismatch is the mismatch policy of workloads that have none: Restart or Report.
 	OnMismatch string
 	// RestartAfter is the time for which a pod must run with other IPs than its reserved ones before it is evicted, if a
-	// restart helps. It is also the first interval between two evictions for one FixedIP.
+	// restart helps. A pod for which no IP is reserved is evicted when this time has passed since its start. RestartAfter is
+	// also the first interval between two evictions for one FixedIP.
 	RestartAfter time.Duration
 	// Restarts is the maximum number of pods that are restarting at the same time.
 	Restarts int
 	// Endpoints is true if CiliumEndpoints are repaired (package ciliumendpoint).
 	Endpoints bool
 	// EndpointGracePeriod is the time for which the controller waits for an agent to resolve an issue of a CiliumEndpoint
-	// before the controller acts.
+	// before the controller acts (ciliumendpoint.GracePeriods.Agent). Before a pod without a CiliumEndpoint is evicted, the
+	// same time has to pass again after the condition AsReserved has reported the pod.
 	EndpointGracePeriod time.Duration
 	// EndpointTermination is the time after which the controller removes the finalizers of a CiliumEndpoint that is being
 	// deleted.
@@ -94,8 +96,8 @@ type Controller struct {
 	backoffs map[client.ObjectKey]backoff
 }
 
-// Setup adds both controllers to a manager. verify receives the pods whose entries, FixedIPs or CiliumEndpoints have changed,
-// and adopt receives the pods whose entries have changed.
+// Setup adds both controllers to a manager. verify receives the pods whose entries or FixedIPs have changed, and those whose
+// CiliumEndpoints begin or cease to count as missing. adopt receives the pods whose entries have changed.
 func (c *Controller) Setup(ctx context.Context, mgr ctrl.Manager, verify, adopt *source.Requests, owners *workloads.Store) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.FixedIP{}, restartingIndex, restarting); err != nil {
 		return fmt.Errorf("index FixedIPs by reason Restarting of condition AsReserved: %w", err)
@@ -137,8 +139,8 @@ func (c *Controller) Setup(ctx context.Context, mgr ctrl.Manager, verify, adopt 
 		// is removed, the change of the pool queues the pod in adopt.
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(c.ifLost), builder.WithPredicates(source.AfterStart)).
 		WatchesRawSource(adopt.Resynced(source.Resync{Clock: c.Clock, Period: source.ResyncPeriod, All: c.allLost, Ready: c.Ready})).
-		// A pod of our scheduler without an entry counts as lost only when its FixedIP is gone. A pod of another scheduler can
-		// be adopted again then.
+		// While the FixedIP of a pod is being deleted, adopt does nothing for the pod. When the FixedIP is gone, adopt can
+		// restore the entry of a pod of our scheduler, and adopt the IPs of a pod of another scheduler.
 		Watches(&v1alpha1.FixedIP{}, handler.EnqueueRequestsFromMapFunc(ofHolder), builder.WithPredicates(deleted)).
 		WithOptions(source.Workers(4)).
 		Complete(reconcile.Func(c.adopt))
@@ -211,7 +213,7 @@ const (
 	maxBackoff = 10 * time.Minute
 )
 
-// errBlocked means that a PodDisruptionBudget does not allow the eviction now.
+// errBlocked means that the API server refuses the eviction now, usually because of a PodDisruptionBudget.
 var errBlocked = errors.New("the API server refused the eviction")
 
 // restart is a restart in progress: the pod was evicted, and the next pod does not run with its reserved IPs yet. If a pod that
@@ -241,8 +243,8 @@ func restarting(obj client.Object) []string {
 // allow the eviction now, later is the time until the next try. The limits are: one pod of a workload restarts at a
 // time, and not while another member of the workload is down (otherDown); at most Config.Restarts pods restart at a
 // time. The interval between two evictions for one key doubles each time, up to maxBackoff. The error matches
-// errBlocked if a PodDisruptionBudget does not allow the eviction, and gather.ErrSuperseded if the pod is gone or
-// another pod has its name.
+// errBlocked if the API server refuses the eviction now, and gather.ErrSuperseded if the pod is gone or another pod has
+// its name.
 //
 // evict never deletes a pod, because a deletion would ignore PodDisruptionBudgets. It reads the restarts in progress
 // from the conditions of the FixedIPs, so that a new leader counts the restarts that the former leader began.
@@ -329,8 +331,9 @@ func (c *Controller) evictionDone(key client.ObjectKey) {
 }
 
 // otherDown reports whether another member of the workload is not ready, or does not exist at the API server although
-// the workload will create it again. It checks the members that have FixedIPs. If the pod itself is not ready, it
-// returns false: the workload loses no ready member by the eviction.
+// the workload will create it again. It checks the members that have FixedIPs which are not being deleted. A pod that
+// held a slot and no longer exists does not count. If the pod itself is not ready, otherDown returns false: the workload
+// loses no ready member by the eviction.
 func (c *Controller) otherDown(ctx context.Context, owner identity.Owner, pod *corev1.Pod) (bool, error) {
 	if !podutil.IsReady(pod) {
 		return false, nil

@@ -4,12 +4,13 @@
 // Package conformance compares running pods with their FixedIPs and pool entries, and corrects differences. It has two
 // controllers, which use the rules of package ipam/core/conformance:
 //
-//   - verify compares a running pod with its FixedIP. It owns the condition AsReserved and status.mismatchPodUID, and evicts a
-//     pod that runs with other IPs than its FixedIP names or has no CiliumEndpoint: one member of a workload at a time.
+//   - verify compares a running pod with its FixedIP. It owns the condition AsReserved and status.mismatchPodUID. It evicts a
+//     pod that runs with other IPs than its FixedIP names or has no CiliumEndpoint, if the mismatch policy is Restart, a
+//     restart helps, and a controller creates the pod again: one member of a workload at a time.
 //   - adopt makes a selected pod of another scheduler the owner of the IP that it runs with. If the IP has a dynamic
 //     entry, adopt withdraws that entry first, and writes the owned entry when the evidence shows that no other pod has
 //     the IP. The FixedIP controller then creates the FixedIP, as for every claim. adopt also restores the entry that a
-//     pod of our scheduler has lost, or evicts that pod.
+//     pod of our scheduler has lost. If that is not possible, it evicts the pod or only reports the problem.
 //
 // A decision from the caches is made again from the API server before a pool is written or a pod is evicted. The
 // package must not write the spec of a FixedIP. It gives an IP only to a pod that runs with the IP, or that was bound

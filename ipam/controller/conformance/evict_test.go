@@ -164,7 +164,7 @@ func TestBlockedByBudget(t *testing.T) {
 }
 
 // TestOneMemberOfAWorkloadAtATime checks that one member of a workload restarts at a time. The next member is evicted
-// only when the next pod of the first member is ready. Finding C5.
+// only when the next pod of the first member is ready, unless the next member itself is not ready. Finding C5.
 func TestOneMemberOfAWorkloadAtATime(t *testing.T) {
 	var objects []client.Object
 	for _, name := range []string{"db-0", "db-1", "db-2"} {

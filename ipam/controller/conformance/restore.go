@@ -84,8 +84,8 @@ func (c *Controller) ifLost(ctx context.Context, obj client.Object) []ctrl.Reque
 	return []ctrl.Request{{NamespacedName: client.ObjectKeyFromObject(pod)}}
 }
 
-// allLost returns the names, as "namespace/name", of all pods that have lost their entries. It reads the pods node by node,
-// because a list of all pods of a large cluster would need too much memory.
+// allLost returns the names, as "namespace/name", of the pods that have lost their entries, on all nodes that have a
+// CiliumNode. It reads the pods node by node, because a list of all pods of a large cluster would need too much memory.
 func (c *Controller) allLost() []string {
 	ctx := context.Background()
 	var found []string
@@ -107,7 +107,8 @@ func (c *Controller) allLost() []string {
 // restoreLost restores the entry that a pod of our scheduler has lost. If the pod already runs with an IP,
 // restoreLost writes an owned entry for that IP, unless the IP has a dynamic entry, belongs to another pod, or is not
 // among the IPs that the pod requests. If the entry cannot be restored or written, restoreLost evicts the pod or only
-// reports the problem (see evictUnreserved). The scheduler claims an IP for the next pod.
+// reports the problem (see evictUnreserved). The scheduler claims an IP for the next pod. If the pod still has
+// a fixed address of another family, ownOtherFamilies replaces even a dynamic entry, and the pod is not evicted.
 func (c *Controller) restoreLost(ctx context.Context, pod *corev1.Pod, id identity.Identity) (ctrl.Result, error) {
 	if lost, err := c.lost(ctx, pod, id); !lost || err != nil {
 		return ctrl.Result{}, err
@@ -179,7 +180,8 @@ func (c *Controller) requestAllows(pod *corev1.Pod, id identity.Identity) (may f
 
 // restoreEntry restores the entry that was released from the pod, if the entry is still in cooldown on the pod's node
 // and the pod awaits an IP. known is false if the pool of the node has no such entry, for example because the
-// CiliumNode was deleted and created again after the claim. If the ledger does not have that pool, known is true.
+// CiliumNode was deleted and created again after the claim, or if no such entry may be restored (see
+// conformance.RestoreReleased and may). If the ledger does not have that pool, known is true.
 func (c *Controller) restoreEntry(ctx context.Context, pod *corev1.Pod, id identity.Identity, may func(netip.Addr) bool) (known bool, err error) {
 	allowed := func(a netip.Addr) bool {
 		owner, reserved := c.Ledger.ReservedFor(a)

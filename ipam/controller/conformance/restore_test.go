@@ -24,7 +24,7 @@ import (
 // released: the watch of the scheduler was behind, or the controller died before it confirmed the release. Any
 // replica can detect this from the objects. If the pod has no IP yet, adopt restores the released entry. If the pod
 // runs with an IP that no other pod can have, adopt writes an owned entry for that IP. Otherwise adopt evicts the
-// pod.
+// pod, if RestartAfter has passed, the mismatch policy is Restart, and the pod has no fixed address in another family.
 func TestPodBoundOnAReleasedEntry(t *testing.T) {
 	const mine = "db/web-0"
 	released := pool.CooldownEntry(mine, begin.Add(-time.Second))

@@ -76,7 +76,8 @@ func (a *stageAgents) Ask(node, _ string, _ func()) (agentview.Evidence, time.Ti
 func (*stageAgents) Forget(string, string) {}
 
 // newStage returns a stage with the given objects at the API server and in the caches. entries are the entries of node n,
-// and used the addresses that its agent reports. Key: the IP; value of used: the owner.
+// and used the addresses that its agent reports. Key: the IP; value of used: the owner. The pool also gets the dynamic entry
+// 10.0.1.2, and the agent also reports 10.0.1.254 as used by the router.
 func newStage(t *testing.T, api, cached []client.Object, entries map[string]pool.Entry, used map[string]string) *stage {
 	t.Helper()
 	kinds, err := scheme.New()

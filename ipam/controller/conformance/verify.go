@@ -147,8 +147,8 @@ func (c *Controller) setCondition(ctx context.Context, s conformance.PodState, w
 }
 
 // evictMismatched evicts the pod and writes into the condition AsReserved that it was evicted, or that the eviction is blocked.
-// If the limits do not allow the eviction now, it writes nothing. later is the time until the next try. The limits apply to
-// each FixedIP and not to each pod name, because the next holder of a slot has another name.
+// If the limits do not allow the eviction now, it writes nothing. later is the time until the next try. The interval between
+// two evictions applies to each FixedIP and not to each pod name, because the next holder of a slot has another name.
 func (c *Controller) evictMismatched(ctx context.Context, s conformance.PodState, evicted metav1.Condition) (later time.Duration, err error) {
 	later, err = c.evict(ctx, client.ObjectKeyFromObject(s.FixedIP), identity.OwnerOf(s.FixedIP), s.Pod)
 	switch {
@@ -192,12 +192,13 @@ func reservedFor(record *v1alpha1.FixedIP, pod *corev1.Pod, slots identity.Workl
 	return identity.OwnerOf(record).Resource(record.Namespace) == of
 }
 
-// feasibleNodes returns the nodes, except that of the pod, whose pools have entries for the pod and which can run the pod. If no
-// such node exists, the next pod would stay Pending after an eviction.
+// feasibleNodes returns the nodes, except that of the pod, whose pools have entries for the pod and which can run the pod. If
+// only the pools of other nodes have the reserved IPs and feasibleNodes returns none of these nodes, the next pod would stay
+// Pending after an eviction.
 //
 // The caches have no tolerations, node selectors or affinity of bound pods. If live is false, feasibleNodes therefore ignores
-// all of them, and the result may contain too many nodes, but never too few. With too few, verify would decide from the caches
-// that nothing has to be done, and would not decide again from the API server.
+// taints, and no node selector or affinity excludes a node. The result may then contain too many nodes, but never too few: with
+// too few, verify would decide from the caches that nothing has to be done, and would not decide again from the API server.
 func feasibleNodes(ctx context.Context, from client.Reader, pod *corev1.Pod, held []ledger.NodeAddresses, live bool) ([]string, error) {
 	var nodes []string
 	for _, h := range held {

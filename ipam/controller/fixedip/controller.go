@@ -314,7 +314,7 @@ type deletedFirst struct {
 	of handler.MapFunc
 }
 
-// Delete queues the identity of a deleted pod with deletePriority.
+// Delete queues the identity of a deleted pod, and the workload whose slot the pod held, with deletePriority.
 func (h deletedFirst) Delete(ctx context.Context, e event.DeleteEvent, q source.Queue) {
 	source.AddWithPriority(q, deletePriority, h.of(ctx, e.Object)...)
 }

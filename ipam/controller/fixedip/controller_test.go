@@ -119,7 +119,7 @@ func TestActionsThatNeedEvidence(t *testing.T) {
 		evidence *agentview.Evidence
 		action   reclaim.Action
 		want     v1alpha1.FixedIPStatus
-		// unproved is true if the answer is not sufficient evidence.
+		// unproved is true if the agent has answered, and the answer and the pods are not sufficient evidence.
 		unproved bool
 	}{
 		"vacate: the address is not in use":                            {record: slot, evidence: confirmed, action: vacate, want: vacate.Status},
@@ -148,7 +148,8 @@ func TestActionsThatNeedEvidence(t *testing.T) {
 			if diff := cmp.Diff([]string{"n"}, s.agents.asked); diff != "" {
 				t.Errorf("nodes of the barrier requests (-want +got): %s", diff)
 			}
-			// An answer that reports the address as used is dropped, because it will not be sufficient later either.
+			// An answer that shows a use which the ledger does not show is dropped, because it will not be sufficient later
+			// either.
 			if forgotten := len(s.agents.forgotten) > 0; forgotten != (c.evidence == used && c.unproved) {
 				t.Errorf("got answer forgotten = %t, want %t", forgotten, !forgotten)
 			}

@@ -11,8 +11,9 @@
 //
 // Each reconcile performs one action for each identity or slot. The action changes an object, and the watch event of that
 // change starts the next reconcile. An action that releases or allocates is decided again from the API server, because the
-// caches may be out of date, and an identity that has lost its address may never get that address again. If an action releases
-// all entries that an identity with a FixedIP has on a node, package release performs it in the batch of the node.
+// caches may be out of date, and an identity that has lost its address may never get that address again. If an action deletes
+// a FixedIP whose pod has entries, or releases all entries on one node that belong to a FixedIP in deletion, package
+// release performs it in the batch of the node. This package itself performs such actions for slots and moved addresses.
 //
 // The package does not decide about addresses: reclaim.Decide does. The controller may restart at any time: it decides
 // from objects of the API server, and from answers of agents, which it can request again.

@@ -36,7 +36,8 @@ import (
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
 )
 
-// errRefused means that a ResourceQuota or an admission policy refused a FixedIP.
+// errRefused means that the API server forbids the creation of a FixedIP, usually because of a ResourceQuota or an admission
+// policy.
 var errRefused = errors.New("the FixedIP is refused")
 
 // errBusy means that FinishRecord has to wait because parallelFinishes finalizers are being removed already.
@@ -239,8 +240,8 @@ func (c *Controller) allocate(ctx context.Context, s reclaim.State, a reclaim.Ac
 }
 
 // releaseEntries puts addresses of an identity on one node into cooldown. It returns ErrSuperseded if the pod is bound to
-// the node and may use the addresses, or if the pool has an owned entry that the state does not have. If the pod was bound
-// during the write, the release is undone.
+// the node and may use the addresses, or if the pool has an owned entry that the state does not have. If the pod was bound to
+// the node during the write and may use the addresses, the release is undone, and the error is ErrSuperseded as well.
 func (c *Controller) releaseEntries(ctx context.Context, key client.ObjectKey, s reclaim.State, a reclaim.Action) error {
 	owner, at := pool.OwnerKey(key.Namespace, key.Name), c.Clock.Now()
 	released, err := c.Writer.Apply(ctx, ciliumpool.Change{

@@ -218,7 +218,7 @@ type sums struct {
 func (c *collection) nodes() {
 	overlapping := 0
 	orphaned, claimed := c.Subnets()
-	// lacking counts the nodes without a subnet of each family. Key: the family.
+	// lacking counts the nodes without a subnet of each family that has cluster pools. Key: the family.
 	lacking := map[address.Family]int{}
 	for _, p := range c.ClusterPools {
 		lacking[p.Family()] = 0

@@ -109,8 +109,8 @@ var (
 
 var register sync.Once
 
-// initial contains the label values of the counters that are served with the value 0 from the start, so that an increase
-// from 0 is visible and an alert can distinguish 0 from a program that is not scraped.
+// initial contains label values of counters. Register serves these with the value 0 from the start, so that an increase from 0
+// is visible and an alert can distinguish 0 from a program that is not scraped.
 var initial = []struct {
 	metric interface {
 		WithLabelValues(...string) prometheus.Counter

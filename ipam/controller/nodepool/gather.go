@@ -138,8 +138,8 @@ func (r *Reconciler) acknowledged(n pool.NodePool, a netip.Addr) bool {
 	return false
 }
 
-// readLive updates the readiness of the node, the pods and Gone in s from the API server. An address counts as held if a pod
-// has it in the cache or at the API server.
+// readLive updates the readiness of the node, the pods and Gone in s from the API server. PodIPs stays as the cache shows it.
+// An address counts as held if a pod has it in the cache or at the API server.
 func (r *Reconciler) readLive(ctx context.Context, n pool.NodePool, s *nodepool.State) error {
 	node, err := index.Node(ctx, r.Live, n.Name)
 	if err != nil {
@@ -162,7 +162,8 @@ func (r *Reconciler) readLive(ctx context.Context, n pool.NodePool, s *nodepool.
 		if err != nil {
 			return err
 		}
-		// Add the pods that a DaemonSet created for the node and that are not bound yet: LivePodsOnNode does not return them.
+		// Add the pods without an IP that only the cache shows: LivePodsOnNode does not return pods that a DaemonSet created
+		// for the node and that are not bound yet.
 		for _, p := range s.Pods {
 			if len(p.Addrs) == 0 && !slices.ContainsFunc(live, func(l nodepool.PodAddresses) bool { return l.Namespace == p.Namespace && l.Name == p.Name }) {
 				live = append(live, p)
@@ -208,9 +209,9 @@ func (r *Reconciler) needsEntry(ctx context.Context, from client.Reader, node, n
 	return err != nil || !fixed, nil
 }
 
-// podAddresses returns the pods that have IPs or need some, with their IPs. It leaves out pods with a FixedIP, whose
-// entries the controller fixedip adds. It does not leave out a pod that opted out, because that pod does not get the
-// addresses that a FixedIP with its name retains.
+// podAddresses returns the pods of the pod network that are neither terminal nor being deleted, with their IPs. It leaves
+// out pods whose FixedIP has IPs, because the controller fixedip adds their entries. It does not leave out a pod that opted
+// out, because that pod does not get the addresses that a FixedIP with its name retains.
 func (r *Reconciler) podAddresses(ctx context.Context, pods []corev1.Pod) ([]nodepool.PodAddresses, error) {
 	var list []nodepool.PodAddresses
 	for i := range pods {

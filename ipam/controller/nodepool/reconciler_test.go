@@ -164,7 +164,7 @@ func TestEntryOfAPodThatOptedOut(t *testing.T) {
 // TestCooldownForWaitingPod checks that a cooldown lasts for two resyncs while the pod from which the address was released
 // has not reported an IP on the node. That pod may have been bound because of the entry, or the agent may have given it the
 // address, even if the pod opted out. No cooldown ends while the node is not ready, since a pod that was deleted by force
-// may still run there with the address.
+// may still run there with the address. Nor does a cooldown end while another node still has the address.
 func TestCooldownForWaitingPod(t *testing.T) {
 	optedOut := map[string]string{identity.AnnotationEnabled: "false"}
 	for name, c := range map[string]struct {

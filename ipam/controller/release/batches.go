@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// quietWindow is the time for which a batch waits for further identities if no pod is terminating, counted from the last
-	// identity that joined: a user who deletes several FixedIPs deletes them one after another.
+	// quietWindow is the time for which a batch waits for further identities if it has never waited for a terminating pod,
+	// counted from the last identity that joined: a user who deletes several FixedIPs deletes them one after another.
 	quietWindow = 50 * time.Millisecond
 	// joinWindow is the same time if pods whose addresses will be released too are terminating on the node. The pods of a deleted
 	// workload do not end at the same moment, and every agent receives every write. If the API server is busy, the pods of a
@@ -41,9 +41,9 @@ type Batches struct {
 	// waiting contains the batch of each node that has identities to release. Key: the node.
 	waiting map[string]*batch
 	// inFlight are the identities whose release has begun and is not confirmed yet. The finalizers of their FixedIPs are not
-	// removed before the confirmation. Until then a scheduler claims nothing for a pod of such an identity, because the FixedIP
-	// is being deleted. A pod that is bound meanwhile can therefore rely only on the entries that the release puts into
-	// cooldown.
+	// removed before the confirmation, unless the release has failed until the deadline (reportFailure). Until then a scheduler
+	// claims nothing for a pod of such an identity, because the FixedIP is being deleted. A pod that is bound meanwhile can
+	// therefore rely only on the entries that the release puts into cooldown.
 	inFlight sets.Set[client.ObjectKey]
 }
 
@@ -52,8 +52,8 @@ type batch struct {
 	identities sets.Set[client.ObjectKey]
 	// first and last are the times at which the first and the last identity joined.
 	first, last time.Time
-	// awaited are the identities that were passed to wait as terminating. The batch is complete when none of their pods is
-	// terminating any more and all of them have joined.
+	// awaited are the identities that were passed to wait as terminating. The batch is complete at once when none of their pods
+	// is terminating any more and all of them have joined, and otherwise when its window is over.
 	awaited sets.Set[client.ObjectKey]
 }
 

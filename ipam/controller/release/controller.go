@@ -51,7 +51,7 @@ type Controller struct {
 	// Deletions is the maximum number of FixedIPs of one batch that are deleted at the same time; 0 means 1. If it is 1, the
 	// order of the requests is that of the identities.
 	Deletions int
-	// Again receives the identities that were not released, for the controller of FixedIPs.
+	// Again receives the identities for which confirm decides not to release the addresses, for the controller of FixedIPs.
 	Again    *source.Requests
 	notFound notFoundCache
 }
@@ -268,7 +268,8 @@ func (c *Controller) confirm(ctx context.Context, objects nodeReader, gone sets.
 }
 
 // Node returns the node in whose batch a Controller performs an action. It returns an empty string if the action does not
-// release all entries that an identity with a FixedIP has on a node, or if the identity is a slot.
+// release all entries that an identity with a FixedIP has on a node, or if the identity is a slot or has a moved or
+// move-target entry.
 func Node(s reclaim.State, a reclaim.Action) string {
 	switch {
 	case s.Record == nil || s.Slot || len(s.Held) == 0 || len(s.MoveTargets)+len(s.Moved) > 0:

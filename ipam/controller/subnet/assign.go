@@ -35,7 +35,8 @@ type Assignment struct {
 	// Reserved is the number of addresses that FixedIPs reserve in Subnets.
 	Reserved int
 	Origin   subnetplan.Origin
-	// From is the node that had the subnets before; empty if there was none or the node is not known.
+	// From is a node that had some of Subnets before; empty if there was none, the node is not known, or Kubernetes assigns the
+	// subnets.
 	From string
 	// Exhausted are the families for which the cluster pools have no free subnet.
 	Exhausted []address.Family
@@ -50,7 +51,8 @@ func assignee(n pool.NodePool, node *corev1.Node) subnetplan.Assignee {
 }
 
 // Assign assigns to a node the subnets that it lacks: those of the NodeSubnets that name it, orphaned subnets that it
-// inherits, and new ones. node is its Node; nil: there is no Node yet. If another write was faster, the error matches
+// inherits, and new ones; or, if FromNode is true, those in spec.podCIDRs of its Node. It also claims the subnets that the
+// CiliumNode has already. node is its Node; nil: there is no Node yet. If another write was faster, the error matches
 // ErrChanged of this package or of ciliumpool, or errTaken, and the next try may succeed. If the CiliumNode is gone, the
 // error matches ciliumpool.ErrGone. If the error is a *problem, an administrator has to resolve it.
 func (c *Controller) Assign(ctx context.Context, n pool.NodePool, node *corev1.Node) (given Assignment, err error) {

@@ -174,9 +174,11 @@ func (c *Controller) choose(f address.Family, taken []netip.Prefix) (netip.Prefi
 }
 
 // claimPodCIDRs claims the subnets that Kubernetes assigned to a node and that its CiliumNode lacks. Other NodeSubnets may
-// name the node if the Node was created again with other subnets. claimPodCIDRs does not change these, except that it
-// deletes a NodeSubnet that overlaps a claim and whose node no longer has the subnet; it then returns ErrChanged. had is
-// true if one of the subnets already had a NodeSubnet. If the error is a *problem, an administrator has to resolve it.
+// name the node if the Node was created again with other subnets. claimPodCIDRs does not change them.
+//
+// If a claim overlaps another NodeSubnet, claimPodCIDRs deletes one of the two: the other NodeSubnet if the node of that one no
+// longer has the subnet, with the error ErrChanged; otherwise the claim, with a *problem. An administrator has to resolve a
+// *problem. had is true if one of the subnets already had a NodeSubnet.
 func (c *Controller) claimPodCIDRs(ctx context.Context, n pool.NodePool, node *corev1.Node, h subnetplan.Assignee, all []subnetplan.Subnet) (claims []subnetplan.Subnet, had bool, err error) {
 	if node == nil {
 		return nil, false, nil

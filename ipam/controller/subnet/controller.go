@@ -242,7 +242,7 @@ func (c *Controller) report(ctx context.Context, n pool.NodePool, node *corev1.N
 			continue
 		}
 		want := s.Object.Status.DeepCopy()
-		// OrphanedSince stays set until the node has inherited all subnets of the previous node that are needed.
+		// OrphanedSince stays set until no NodeSubnet with a reserved address names the previous node any more.
 		if s.Previous == "" || !slices.ContainsFunc(list, func(o subnetplan.Subnet) bool {
 			return o.Node == s.Previous && len(c.Ledger.ReservationsIn(o.CIDR)) > 0
 		}) {
@@ -262,8 +262,8 @@ func (c *Controller) report(ctx context.Context, n pool.NodePool, node *corev1.N
 	return nil
 }
 
-// setConditionsOf sets the conditions of a NodeSubnet: Assigned as the arguments say, and Ready to the same unless the subnets
-// of its node overlap those of another node.
+// setConditionsOf sets the conditions of a NodeSubnet: Assigned as the arguments say, and Ready to the same. But if Assigned is
+// True and the subnets of its node overlap those of another node, Ready is False.
 func (c *Controller) setConditionsOf(s *v1alpha1.NodeSubnetStatus, subnet subnetplan.Subnet, status metav1.ConditionStatus, reason, message string) {
 	set := func(kind string, status metav1.ConditionStatus, reason, message string) {
 		meta.SetStatusCondition(&s.Conditions, metav1.Condition{

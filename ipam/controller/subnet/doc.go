@@ -10,14 +10,15 @@
 //
 //	join      create a NodeSubnet for a free CIDR, or for a CIDR of Node.spec.podCIDRs, then list all NodeSubnets;
 //	          delete the new NodeSubnet again if another one overlaps it
-//	existing  a CiliumNode has a subnet that no NodeSubnet claims: create the NodeSubnet
+//	existing  a CiliumNode has a subnet that no NodeSubnet claims for it: create the NodeSubnet, or change it if its
+//	          node no longer has the subnet
 //	reserved  a FixedIP reserves an address that is in a cluster pool and in no claimed subnet: create the NodeSubnet
 //	return    a CiliumNode that was deleted and created again gets the subnets of the NodeSubnets that name its node
-//	orphan    the Node and its CiliumNode are gone, as read from the API server: status.orphanedSince starts the grace
-//	          period
+//	orphan    the Node and its CiliumNode are gone, as read from the API server, or the subnet never had a node:
+//	          status.orphanedSince starts the grace period
 //	inherit   the NodeSubnet is changed to name the inheriting node, which then gets the subnet like a node that returns
-//	release   the grace period of an orphaned subnet is over, no FixedIP reserves an address in the subnet, and no pool
-//	          has an entry in it: the NodeSubnet is deleted
+//	release   the grace period of an orphaned subnet is over or the subnet never had a node, no FixedIP reserves an
+//	          address in the subnet, and no pool has an entry in it: the NodeSubnet is deleted
 //
 // # Why two controllers never assign overlapping subnets
 //
@@ -34,8 +35,8 @@
 //
 // The number of requests for a node that joins does not depend on the number of nodes. No lock is held during a request,
 // and no decision depends on memory: if a controller stops between two steps, the next one continues from the objects
-// alone. The only exception is an optimization: for some seconds a process remembers the subnets that it has tried to
-// claim, so that its workers do not try to claim the same subnet.
+// alone. There are two exceptions, which save requests. For some seconds a process remembers the subnets that it has tried
+// to claim, so that its workers do not try to claim the same subnet. For a minute it remembers the volumes of a waiting pod.
 //
 // # The first pool
 //
@@ -44,5 +45,6 @@
 // of the address is another node that is gone too.
 //
 // The package adds entries to a pool only when it adds a subnet to the node. After that, other packages maintain the
-// pool.
+// pool. The only other entries that it writes are cooldown entries: they replace the move-target entries of addresses that
+// were about to leave the added subnet.
 package subnet

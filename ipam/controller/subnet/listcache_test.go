@@ -14,7 +14,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/subnetplan"
 )
 
-// TestListCache checks how often the list is read: once between two events, and each time if no events are followed.
+// TestListCache checks how often the list is read: once between two events, again after a read that failed or during which an
+// event arrived, and each time if no events are followed.
 func TestListCache(t *testing.T) {
 	for name, tc := range map[string]struct {
 		following bool

@@ -38,8 +38,8 @@ const releaseInterval = 30 * time.Second
 
 // reconcileOrphans handles all orphaned subnets in one pass. It records in NodeSubnets and FixedIPs that their nodes
 // are gone, and chooses nodes that inherit the subnets. With policy Free it deletes FixedIPs whose grace period is over.
-// With every policy it releases subnets in which no FixedIP reserves an address. The time of the loss is in the
-// NodeSubnets, so that the grace period continues if another replica takes over.
+// With every policy it releases the subnets that are due (Rules.Releasable) and in which no FixedIP reserves an address. The
+// time of the loss is in the NodeSubnets, so that the grace period continues if another replica takes over.
 func (c *Controller) reconcileOrphans(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	now := c.Clock.Now()
 	if wait := c.lastPass.Add(passInterval).Sub(now); wait > 0 && wait <= passInterval {
@@ -71,8 +71,8 @@ func (c *Controller) reconcileOrphans(ctx context.Context, _ ctrl.Request) (ctrl
 	return ctrl.Result{RequeueAfter: max(passInterval, s.next.Sub(now))}, nil
 }
 
-// start creates the NodeSubnets that are missing for the subnets that CiliumNodes have at the API server, and reports the
-// subnets that are in no cluster pool. Then it allows reconcileNode to assign new subnets, and enqueues all nodes.
+// start claims the subnets that CiliumNodes have at the API server (claimExisting), and reports the NodeSubnets that are in no
+// cluster pool. Then it allows reconcileNode to assign subnets, and enqueues all nodes.
 func (c *Controller) start(ctx context.Context) error {
 	list, err := c.List(ctx)
 	if err != nil {
@@ -120,8 +120,8 @@ func outside(node string) string {
 }
 
 // record creates the NodeSubnets that are missing for reserved addresses, and sets OrphanedSince in the NodeSubnets whose
-// nodes are gone. It keeps the conditions of orphaned NodeSubnets up to date, and reports the claims whose subnets are in no
-// CiliumNode (recordPending).
+// nodes are gone or that never had a node. It keeps the conditions of orphaned NodeSubnets up to date, and reports the claims
+// whose subnets are not in the CiliumNodes of their nodes (recordPending).
 func (c *Controller) record(ctx context.Context, s *snapshot) error {
 	for _, m := range s.missing {
 		if _, err := c.create(ctx, m.CIDR, subnetplan.Assignee{Node: m.Node}); err != nil && !errors.Is(err, errTaken) {
@@ -162,12 +162,13 @@ func (c *Controller) record(ctx context.Context, s *snapshot) error {
 	return c.recordPending(ctx, s)
 }
 
-// pendingAfter is the age at which a claim whose subnet is in no CiliumNode gets conditions with reason Pending. Usually the
-// subnet is assigned earlier, and the claim gets its conditions with one write.
+// pendingAfter is the age at which a claim gets conditions with reason Pending if its subnet is not in the CiliumNode of its
+// node. Usually the subnet is assigned earlier, and the claim gets its conditions with one write.
 const pendingAfter = 10 * time.Second
 
-// recordPending sets the conditions of the claims whose subnets are in no CiliumNode yet. It enqueues a node if the
-// conditions of its NodeSubnets show an overlap that has ended, or do not show one that exists.
+// recordPending sets the conditions of the claims that are pendingAfter old, have no condition Assigned, and whose subnets are
+// not in the CiliumNodes of their nodes, although these nodes exist. It enqueues a node if the conditions of its NodeSubnets
+// show an overlap that has ended, or do not show one that exists.
 func (c *Controller) recordPending(ctx context.Context, s *snapshot) error {
 	for _, sub := range s.list {
 		has, pooled := s.subnets[sub.Node]
@@ -344,7 +345,7 @@ func (c *Controller) releaseExpired(ctx context.Context, o subnetplan.OrphanedSu
 		err := c.API.Delete(ctx, record, client.Preconditions{UID: &record.UID, ResourceVersion: &record.ResourceVersion})
 		switch {
 		case apierrors.IsNotFound(err):
-			// The FixedIP was deleted because of its other address.
+			// The FixedIP is already gone, for example because its other address has expired too.
 		case apierrors.IsConflict(err):
 			// The FixedIP was written meanwhile.
 			s.again()

@@ -30,8 +30,9 @@ import (
 	"fixedip.io/fixedip/test/gen"
 )
 
-// TestOrphan checks that the subnet of a node that is gone is recorded as orphaned. After the grace period another node
-// inherits a subnet with reserved addresses, and a subnet without reserved addresses is released.
+// TestOrphan checks that the subnet of a node that is gone is recorded as orphaned. After the grace period a new node of the
+// same zone, but not one of another zone, inherits a subnet with reserved addresses. A subnet without reserved addresses is
+// released.
 func TestOrphan(t *testing.T) {
 	zoned := func(zone string) func(*corev1.Node) {
 		return func(n *corev1.Node) { n.Labels = map[string]string{corev1.LabelTopologyZone: zone} }

@@ -57,7 +57,8 @@ func (c *Controller) limitingVolumes(ctx context.Context, o subnetplan.OrphanedS
 	return subnetplan.LimitingVolumes(all, nodes.Items), nil
 }
 
-// volumesOf returns the volumes of a pod. It leaves out a PersistentVolumeClaim that does not exist or has no volume.
+// volumesOf returns the volumes of a pod. It leaves out a PersistentVolumeClaim that does not exist, has no volume, or whose
+// volume does not exist.
 func (c *Controller) volumesOf(ctx context.Context, pod *corev1.Pod) (volumes []subnetplan.Volume, err error) {
 	c.mu.Lock()
 	if c.volumes == nil {

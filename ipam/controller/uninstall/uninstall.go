@@ -55,7 +55,7 @@ type Uninstall struct {
 // Run stops the controller, and removes its finalizers from FixedIPs and its annotations from Nodes. If Run fails before all
 // finalizers are removed, it scales the Deployment back to its former number of replicas and returns the error. If Run cannot
 // remove annotations of Nodes, it logs the error and succeeds. ctx limits the total time, including the time until the pods of
-// the controller have ended.
+// the controller have ended, but not the scaling after an error, which has the limit restoreTimeout.
 func (u *Uninstall) Run(ctx context.Context) (err error) {
 	replicas, err := u.scale(ctx, 0)
 	if err != nil {

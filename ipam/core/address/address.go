@@ -56,7 +56,7 @@ func (f Family) Bits() int {
 	return 128
 }
 
-// Of returns the family of a valid address.
+// Of returns the family of an address that Parse accepts.
 func Of(a netip.Addr) Family {
 	if a.Is4() {
 		return IPv4

@@ -110,7 +110,8 @@ type State uint8
 const (
 	// Unknown means that another pod may have the address already or may get it at any time.
 	Unknown State = iota
-	// InUse means that the node itself, or a pod other than the owner passed to Judge, has the address.
+	// InUse means that the node itself, an unknown owner, or a pod other than the owner passed to Judge has the address, or
+	// that the entry of the address names such a pod and that pod is bound to the node.
 	InUse
 	// Clear means that no pod other than the owner passed to Judge has the address. As long as the entry is unchanged, the
 	// agent gives the address only to the pod that the entry names, if it names one.
@@ -122,14 +123,15 @@ func (s State) String() string { return [...]string{"unknown", "in use", "clear"
 // AddressUse is the result of Evidence.Judge for one address.
 type AddressUse struct {
 	State State
-	// By is the owner that has the address if State is InUse; empty if the agent does not name it.
+	// By is the owner that has the address, or that the entry names, if State is InUse; empty if the agent does not name it.
 	By string
 	// Why explains State in messages; empty if State is Clear.
 	Why string
 }
 
 // Judge decides whether the pod that owner names can take the address a of the node. If owner is empty, a is Clear only if
-// no pod at all uses it. pods are the pods that are bound to the node; they have to be read after the agent answered.
+// no pod at all uses it. pods are the pods that are bound to the node; they have to be read after the agent answered. A stopped
+// pod counts only if the agent reports a as used by that pod.
 //
 // A pod other than owner uses a in three cases: the agent reports a as used by that pod; the status of the pod contains a,
 // even if the agent does not report a as used (Cilium facts 13 and 30); or the entry of a names the pod, because a pod that

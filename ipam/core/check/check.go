@@ -57,7 +57,8 @@ const (
 	SharedEntry Kind = "SharedEntry"
 	// OverlappingSubnets means that the subnets of two nodes overlap.
 	OverlappingSubnets Kind = "OverlappingSubnets"
-	// OtherOwner means that the pool entry of a reserved address belongs to another pod.
+	// OtherOwner means that the pool entry of a reserved address has another owner than the pod for which the FixedIP reserves
+	// the address.
 	OtherOwner Kind = "OtherOwner"
 	// OtherUser means that an agent has given an address to a pod that exists and is not the pod that the pool entry names.
 	OtherUser Kind = "OtherUser"
@@ -67,28 +68,32 @@ const (
 const (
 	// WrongAddress means that a pod runs with an address that differs from the one that its FixedIP reserves.
 	WrongAddress Kind = "WrongAddress"
-	// MissingEntry means that no pool has the entry of a reserved address.
+	// MissingEntry means that no pool has an entry that gives a reserved address to its pod: there is no entry, or it is
+	// dynamic.
 	MissingEntry Kind = "MissingEntry"
-	// MissingSubnet means that no node has the subnet of a reserved address, or that two nodes have it.
+	// MissingSubnet is reported instead of MissingEntry if no node has the subnet of the address, or if the subnets of the node
+	// that has it overlap those of another node.
 	MissingSubnet Kind = "MissingSubnet"
-	// WrongEndpoint means that a CiliumEndpoint has addresses, but lacks an address of its pod.
+	// WrongEndpoint means that the CiliumEndpoint of a pod with a FixedIP has addresses, but lacks an address of the pod.
 	WrongEndpoint Kind = "WrongEndpoint"
-	// MissingEndpoint means that a pod has no CiliumEndpoint although other pods have one.
+	// MissingEndpoint means that a pod with a FixedIP has no CiliumEndpoint although other pods have one.
 	MissingEndpoint Kind = "MissingEndpoint"
 )
 
 // The kinds of problems in which an object is left over or cannot be used.
 const (
-	// LeakedEntry means that a pool entry belongs to a pod that does not exist and for which no FixedIP reserves the
-	// address.
+	// LeakedEntry means that the pool entry of an unused address belongs to a pod of a workload, and that this pod does not
+	// exist and has no FixedIP.
 	LeakedEntry Kind = "LeakedEntry"
-	// StuckRelease means that a cooldown, or the deletion of a FixedIP, has lasted longer than Objects.StuckAfter.
+	// StuckRelease means that the cooldown of an unused address, or the deletion of a FixedIP whose pod does not exist, has
+	// lasted longer than Objects.StuckAfter.
 	StuckRelease Kind = "StuckRelease"
 	// StuckHandshake means that a release handshake does not end.
 	StuckHandshake Kind = "StuckHandshake"
 	// Malformed means that a pool has keys, subnets, owners or resources that fixedip cannot read.
 	Malformed Kind = "Malformed"
-	// StaleSubnet means that a NodeSubnet gives a subnet to a node that does not exist or whose CiliumNode does not have it.
+	// StaleSubnet means that no CiliumNode has the subnet of a NodeSubnet. It is reported if the node that the NodeSubnet names
+	// has a CiliumNode, or if that node does not exist and no FixedIP and no pod needs the subnet.
 	StaleSubnet Kind = "StaleSubnet"
 	// UnknownSubnet means that a CiliumNode has a subnet that no NodeSubnet gives it.
 	UnknownSubnet Kind = "UnknownSubnet"

@@ -66,7 +66,8 @@ func (s *scan) malformedHelp(n pool.NodePool, a netip.Addr) string {
 	return help
 }
 
-// reservedFor returns the FixedIP that reserves the address for a pod, "namespace/name"; nil if there is none.
+// reservedFor returns the FixedIP that reserves the address for a pod, "namespace/name"; nil if there is none. A FixedIP that
+// is being deleted does not count.
 func (s *scan) reservedFor(pod string, a netip.Addr) *v1alpha1.FixedIP {
 	for _, f := range s.fixedIPs[pod] {
 		if f.DeletionTimestamp == nil && slices.Contains(address.ParseAll(f.Spec.IPs), a) {
@@ -128,7 +129,7 @@ func (s *scan) checkSubnets() {
 		case s.Nodes[ns.Spec.NodeName] != nil && pooled:
 			s.add(StaleSubnet, object, "look at the events of the Node and at the log of fixedip-controller, which writes the subnet into the CiliumNode", nil, "The NodeSubnet gives %s to node %s, but no CiliumNode has it", cidr, ns.Spec.NodeName)
 		case s.Nodes[ns.Spec.NodeName] != nil, s.needs(cidr):
-			// The node joins, or an address waits for a node that inherits the subnet.
+			// The node joins, or a FixedIP or a pod needs the subnet until another node inherits it.
 		case ns.Status.OrphanedSince == nil, s.Now.Sub(ns.Status.OrphanedSince.Time) > s.stuckAfter():
 			s.add(StaleSubnet, object, "check that a fixedip-controller is the leader: it deletes a NodeSubnet that no node and no FixedIP needs; check --fix deletes it too", &Repair{DeleteSubnet: ns.Name, UID: ns.UID, ResourceVersion: ns.ResourceVersion}, "Node %s does not exist, and no FixedIP and no pod has an address of %s", ns.Spec.NodeName, cidr)
 		}

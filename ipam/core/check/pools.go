@@ -60,7 +60,8 @@ func (s *scan) checkEntries(n pool.NodePool, object string) {
 		case e.Kind == pool.Owned && used && pool.IsPodKey(user) && user != e.Owner() && s.pods[user] != nil:
 			s.add(OtherUser, object, "delete the pod that has no reservation; its replacement gets another address", nil, "The agent has given %s to pod %s, but the entry belongs to pod %s", a, user, e.Owner())
 		case e.Kind == pool.Owned && e.Purpose == pool.ForWorkload && !used && s.pods[e.Owner()] == nil && len(s.fixedIPs[e.Owner()]) == 0:
-			// An entry without a purpose is a reservation that a user has written.
+			// Only entries for pods of workloads are reported. An entry without a purpose is a reservation that a user has
+			// written.
 			s.add(LeakedEntry, object, "wait for the controller, which releases the address if the workload does not exist; if the entry stays, run kubectl fixedip check --fix, which releases nothing while the workload exists", &Repair{Pod: e.Owner(), ReleaseOn: n.Name, Address: a, Workload: e.Workload()}, "The entry of %s belongs to pod %s, which does not exist and has no FixedIP", a, e.Owner())
 		case e.Kind == pool.Cooldown && !used && e.Since() != 0 && s.Now.Sub(e.SinceTime()) > s.stuckAfter():
 			s.add(StuckRelease, object, "check that a fixedip-controller is the leader, and look at the log of the agent of the node: the cooldown ends when the agent has acknowledged it", nil, "The cooldown of %s has lasted since %s", a, e.SinceTime().UTC().Format(time.RFC3339))

@@ -42,8 +42,8 @@ type CiliumSettings struct {
 	EndpointsDisabled bool
 }
 
-// CiliumSettingsOf returns the settings in the data of the ConfigMap cilium-config. A value that is missing or invalid
-// counts as not known.
+// CiliumSettingsOf returns the settings in the data of the ConfigMap cilium-config. A missing value counts as not known, and
+// so does an interval that is invalid or not positive. EndpointsDisabled is false if its value is missing or invalid.
 func CiliumSettingsOf(data map[string]string) CiliumSettings {
 	s := CiliumSettings{IPAMMode: data[ciliumIPAM], RoutingMode: data[ciliumRoutingMode]}
 	if d, err := time.ParseDuration(data[ciliumUpdateRate]); err == nil && d > 0 {

@@ -17,8 +17,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Parse returns the configuration in a file, complete, adapted to the settings of Cilium, and valid. If cilium is nil,
-// settings that depend on those of Cilium stay absent and are not validated. An error names the field and the value.
+// Parse returns the configuration in a file, complete, adapted to the settings of Cilium, and valid. If cilium is nil, a
+// setting whose default depends on the settings of Cilium stays absent and is not validated, unless the file contains it. An
+// error names the field and the value.
 func Parse(data []byte, cilium *CiliumSettings) (Configuration, error) {
 	c, err := Decode(data)
 	if err != nil {

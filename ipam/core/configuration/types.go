@@ -18,7 +18,7 @@ const (
 )
 
 // Configuration contains the settings of both programs. The value of a field that is absent in the file is the zero value
-// until Complete sets the default.
+// until Complete or AdaptTo sets the default.
 type Configuration struct {
 	metav1.TypeMeta `json:",inline"`
 

@@ -25,11 +25,12 @@ import (
 
 // PodState is the input of Decide: a pod, and the facts on which the action for the pod depends.
 type PodState struct {
-	// Pod is the pod; nil if it does not exist.
+	// Pod is the pod; nil if there is nothing to compare: the pod or its FixedIP does not exist, the pod has opted out, or the
+	// FixedIP is for another workload.
 	Pod *corev1.Pod
 	// FixedIP is the FixedIP of the pod; nil if it does not exist.
 	FixedIP *v1alpha1.FixedIP
-	// Held contains, for each node, the addresses whose pool entries name the pod.
+	// Held contains, for each node, the addresses whose entries in the pool of that node are owned by the pod.
 	Held []ledger.NodeAddresses
 	// Moved contains the addresses of the pod that have a Moved entry in the pool of their home node. The pool of the node
 	// that the entry names may lack an entry for the address.
@@ -37,8 +38,8 @@ type PodState struct {
 	// Ours is true if our scheduler places the pod and the next pod has the same name: the next pod is placed on the node
 	// whose pool has its IPs.
 	Ours bool
-	// Returns are the nodes, except that of the pod, whose pools have entries for the pod and which can run it. The
-	// scheduler places the next pod on one of them. Empty unless Ours is true.
+	// Returns are the nodes, except that of the pod, whose pools have entries for the pod and which can run it: the scheduler
+	// can place the next pod on each of them. Empty unless Ours is true.
 	Returns []string
 	// BarePod is true if no controller creates the pod again. A bare pod is never evicted.
 	BarePod bool
@@ -81,7 +82,8 @@ func (t ActionType) String() string { return [...]string{"None", "SetCondition",
 // Action is the result of Decide.
 type Action struct {
 	Type ActionType
-	// Condition is the condition AsReserved to write. For EvictPod it is written after the eviction.
+	// Condition is the condition AsReserved to write. For EvictPod it is written after the eviction, with ReasonRestartBlocked
+	// if the eviction was refused.
 	Condition metav1.Condition
 	// At is the time at which Decide has to be called again if no object changes before; zero: no such call is needed.
 	At time.Time
@@ -92,8 +94,8 @@ const (
 	// ReasonAsReserved means that the pod no longer has a mismatch.
 	ReasonAsReserved = "AsReserved"
 	// ReasonWrongAddress means that the pod runs with another IP than its reserved one, and that a restart helps: the entry
-	// is in the pool of the pod's node or of a node where the scheduler places the next pod, or it is written when the pod
-	// is gone.
+	// is in the pool of the pod's node or of a node where the scheduler can place the next pod, or it is written when the
+	// pod is gone.
 	ReasonWrongAddress = "WrongAddress"
 	// ReasonNoPoolEntry means that the pod runs with another IP than its reserved one, and that a restart does not help now: no
 	// pool has the entry, or the node whose pool has it cannot take the next pod now, or the next pod may be placed elsewhere.
@@ -147,7 +149,7 @@ func Decide(s PodState) Action {
 		}
 		return Action{Type: SetCondition, Condition: asReserved(metav1.ConditionTrue, ReasonAsReserved, fmt.Sprintf("In every family in which pod %s/%s has an IP and a reserved IP, the two are the same", s.Pod.Namespace, s.Pod.Name), s.Now)}
 	}
-	// A condition about an earlier pod with this name does not apply to this pod.
+	// A condition about an earlier pod of the FixedIP does not apply to this pod.
 	reported = reported && s.FixedIP.Status.MismatchPodUID == s.Pod.UID
 	evict := Action{Type: EvictPod, Condition: asReserved(metav1.ConditionFalse, ReasonRestarting, f.message, s.Now)}
 	evicts := f.curable && s.Policy == identity.Restart && !s.BarePod
@@ -331,8 +333,8 @@ func OtherFamilies(has, fixed []netip.Addr) []netip.Addr {
 // report for another owner, in these cases:
 //   - The IP has no entry.
 //   - The IP is in cooldown after a release from this pod: the agent had not seen the release when the pod started.
-//   - dynamic is true, and the entry is dynamic or is a cooldown that names no pod, because the IP was withdrawn. This is
-//     adoption, the one exception to the rule that a fixed address is never a dynamic entry (ADR 0004).
+//   - dynamic is true, and the entry is dynamic or is a cooldown that names no pod, as after a withdrawal. This is adoption,
+//     the one exception to the rule that a fixed address is never a dynamic entry (ADR 0004).
 func AdoptionBlocker(n pool.NodePool, id identity.Identity, ips []netip.Addr, dynamic bool) *pool.Blocker {
 	for _, a := range ips {
 		entry, exists := n.Entries[a]
@@ -351,9 +353,10 @@ func AdoptionBlocker(n pool.NodePool, id identity.Identity, ips []netip.Addr, dy
 
 // RestoreReleased returns the edits that restore the released entries of a pod. The pod was bound to the node because the
 // pool had these entries, and they were released nevertheless. In each family in which the pod has no entry, the edits restore
-// the entry that was released last, if the address is in a subnet of the node, in no release handshake and not in use by
-// another pod. The function may reports whether the pod is allowed to have an IP. Since the release, no other pod can have had
-// the IP of a restored entry, and an agent that has seen the restored entry gives the pod no other IP.
+// one of them: the entry that was released last among those whose IPs are in a subnet of the node, are not withheld by a
+// release handshake, are not reported as used by another owner, and are allowed. The argument may is a function that reports
+// whether the pod is allowed to have an IP. Since the release, no other pod can have had the IP of a restored entry, and an
+// agent that has seen the restored entry gives the pod no other IP.
 func RestoreReleased(n pool.NodePool, id identity.Identity, may func(netip.Addr) bool) []pool.EntryChange {
 	var edits []pool.EntryChange
 	for _, f := range address.Families {

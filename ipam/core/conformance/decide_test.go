@@ -41,8 +41,8 @@ func record(change ...func(*v1alpha1.FixedIP)) *v1alpha1.FixedIP {
 	return gen.FixedIP("mysql-0", change...)
 }
 
-// reported returns a FixedIP whose condition AsReserved is about the pod of podOn and was written at the time now minus
-// ago.
+// reported returns a FixedIP whose condition AsReserved was written at the time now minus ago. The condition is True for
+// ReasonAsReserved, and otherwise False and about the pod of podOn.
 func reported(ago time.Duration, reason, message string) *v1alpha1.FixedIP {
 	return record(func(r *v1alpha1.FixedIP) {
 		status := metav1.ConditionFalse
@@ -53,8 +53,8 @@ func reported(ago time.Duration, reason, message string) *v1alpha1.FixedIP {
 	})
 }
 
-// withOtherAddress adds the condition Allocated to a FixedIP: its IP gets no entry while the pool has another IP for the
-// pod.
+// withOtherAddress adds the condition Allocated with status False to a FixedIP: its IP gets no entry while the pool has
+// another IP for the pod.
 func withOtherAddress(r *v1alpha1.FixedIP) *v1alpha1.FixedIP {
 	r.Status.Conditions = append(r.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionAllocated, Status: metav1.ConditionFalse, Reason: "OtherAddressAllocated"})
 	return r

@@ -57,13 +57,15 @@ type AdoptionOutcome string
 const (
 	// Adopted means that the IPs that the pod runs with become its fixed addresses, without a restart.
 	Adopted AdoptionOutcome = "Adopted"
-	// AlreadyFixed means that the pod has a FixedIP with addresses, and does not run with other IPs.
+	// AlreadyFixed means that the pod has a FixedIP with addresses that is not being deleted, and that the pod does not run
+	// with another IP of the family of one of these addresses.
 	AlreadyFixed AdoptionOutcome = "AlreadyFixed"
 	// AdoptedLater means that the pod is selected and does not run with an IP that can be adopted yet.
 	AdoptedLater AdoptionOutcome = "AdoptedLater"
 	// NotSelected means that the adoption does not concern the pod.
 	NotSelected AdoptionOutcome = "NotSelected"
-	// AdoptionBlocked means that the pod is selected, but that its IPs cannot become its fixed addresses.
+	// AdoptionBlocked means that the pod is selected, but that its IPs cannot become its fixed addresses, or that its
+	// AnnotationEnabled is invalid.
 	AdoptionBlocked AdoptionOutcome = "Blocked"
 )
 
@@ -80,7 +82,8 @@ type AdoptedPod struct {
 
 // PreviewAdoption returns the outcome that the adoption in.Adoption would have for each of in.Pods, sorted by pod. It uses
 // the same functions as the controller, but assumes that each pod has the IPs in its status, which only the agent of the
-// node can confirm.
+// node can confirm. It ignores the failover policy Reassign, with which the controller may replace the FixedIP of a pod that
+// runs with other IPs.
 func PreviewAdoption(in AdoptionInputs) []AdoptedPod {
 	// users contains the pods that run with each IP. Key: the IP. Value: the pods, "namespace/name".
 	users := map[netip.Addr][]string{}

@@ -64,7 +64,7 @@ type DrainedPod struct {
 	Budgets []string `json:"budgets,omitempty"`
 }
 
-// Drain returns the pods of a node that have fixed addresses, with the result of an eviction, sorted by pod. The Report
+// Drain returns the pods of a node that have FixedIPs with addresses, with the result of an eviction, sorted by pod. The Report
 // names the PodDisruptionBudgets of these pods at which a drain would stop. Drain leaves out the pods that a drain does not
 // evict (pods of DaemonSets and static pods), and pods that have ended or have opted out of fixed addresses.
 func Drain(in DrainInputs) ([]DrainedPod, Report) {

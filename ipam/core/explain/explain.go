@@ -49,7 +49,8 @@ type Inputs struct {
 	// Kinds are the configured kinds of workloads. The zero value means that they are unknown: Explain then assumes that
 	// StatefulSets are the only kind of workload whose pods have fixed addresses, as by default.
 	Kinds identity.Kinds
-	// Controllers returns the controllers of ReplicaSets; nil if they are unknown.
+	// Controllers returns the controllers of ReplicaSets; nil if they are unknown: Explain then ignores Kinds and makes the same
+	// assumption as for unknown Kinds.
 	Controllers identity.Controllers
 	// Events are the events of the pod, its FixedIP and its workload.
 	Events []corev1.Event

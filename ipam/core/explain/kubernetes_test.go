@@ -28,7 +28,7 @@ func event(kind, name string, uid types.UID, reason, message string, ago time.Du
 }
 
 // TestKubernetes compares whole reports about pods that Kubernetes does not create, place, start or evict, and about a pod
-// with a slot whose workload kind is configured.
+// without an address whose workload, a Deployment, is of a configured kind.
 func TestKubernetes(t *testing.T) {
 	const quota = `create Pod mysql-0 in StatefulSet mysql failed error: pods "mysql-0" is forbidden: exceeded quota: small, requested: pods=1, used: pods=3, limited: pods=3`
 	poolFact := explain.Fact{What: "Pool", Is: "node node-1 has an entry for 10.0.1.6"}

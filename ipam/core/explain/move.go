@@ -30,7 +30,8 @@ type MoveInputs struct {
 	Nodes map[string]*corev1.Node
 	// Pools contains the pools of all nodes.
 	Pools *ledger.Ledger
-	// NoWorkload is true if the workload of the FixedIP does not exist. The failover policy is then set in the FixedIP.
+	// NoWorkload is true if the FixedIP belongs to a bare pod or its workload does not exist. The failover policy is then set
+	// in the FixedIP.
 	NoWorkload bool
 	// NotRead names the objects that could not be read, each with the reason, such as "PersistentVolume data (forbidden)".
 	NotRead []string

@@ -184,7 +184,8 @@ func (e *explanation) overlappingNode() string {
 // isBarePod reports whether the pod has no controller.
 func (e *explanation) isBarePod() bool { return metav1.GetControllerOfNoCopy(e.Pod) == nil }
 
-// isSlot reports whether the addresses of the pod are a slot of its workload.
+// isSlot reports whether the addresses of the pod are a slot of its workload. Without a FixedIP, it returns true only for a
+// pod of a ReplicaSet.
 func (e *explanation) isSlot() bool {
 	if e.Record != nil {
 		return e.Record.Spec.AssignedTo == v1alpha1.Slot

@@ -83,7 +83,7 @@ func (w *world) report() explain.Report {
 	return explain.Explain(w.Inputs)
 }
 
-// unplaced makes the pod Pending and not bound.
+// unplaced makes the pod Pending and not bound, and removes its CiliumEndpoint.
 func (w *world) unplaced() {
 	w.Pod.Spec.NodeName, w.Pod.Status.Phase, w.Pod.Status.PodIPs = "", corev1.PodPending, nil
 	w.Endpoint = nil

@@ -39,7 +39,7 @@ func TestFailover(t *testing.T) {
 func TestStatefulSetOf(t *testing.T) {
 	for pod, want := range map[string]string{"web-0": "web", "web-db-12": "web-db", "web": "", "web-x": "", "-0": "", "web-01": ""} {
 		if got, ok := identity.StatefulSetOf(pod); ok != (want != "") || ok && got != want {
-			t.Errorf("StatefulSetOf(%s) returns %q, %v; want %q", pod, got, ok, want)
+			t.Errorf("StatefulSetOf(%s) returns %q, %v; want %q, or false for an empty text", pod, got, ok, want)
 		}
 	}
 }

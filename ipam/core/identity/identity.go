@@ -149,7 +149,7 @@ func Of(pod *corev1.Pod, kinds Kinds, controllers Controllers) (id Identity, fix
 }
 
 // boolean returns the value of an annotation that is true or false. present is false if the pod does not have the
-// annotation. Any other value is an error, which names the annotation, the pod and the value.
+// annotation. A value that strconv.ParseBool refuses is an error, which names the annotation, the pod and the value.
 func boolean(pod *corev1.Pod, annotation string) (value, present bool, err error) {
 	v, present := pod.Annotations[annotation]
 	if !present {
@@ -282,8 +282,8 @@ type Adoption struct {
 	ExcludeDBBranch []string
 	// IPv4Only excludes IPv6 addresses from adoption.
 	IPv4Only bool
-	// Schedulers are the names of our scheduler's profiles. The pods of these profiles are not adopted. Instead, the
-	// controller restores a pool entry that such a pod has lost, or evicts the pod. See Placed.
+	// Schedulers are the names of our scheduler's profiles. A pod of these profiles that has a fixed address according to Of is
+	// not adopted. Instead, the controller restores a pool entry that such a pod has lost, or evicts the pod. See Placed.
 	Schedulers []string
 }
 
@@ -298,7 +298,8 @@ func (a Adoption) Excludes(pod *corev1.Pod) bool {
 
 // Wants returns the identity of a pod that has to be adopted. wanted is false for all other pods. ExcludeDBBranch takes
 // precedence over AnnotationEnabled, and AnnotationEnabled over Selector. An invalid AnnotationEnabled of a pod that
-// Selector selects is an error.
+// Selector selects is an error. Wants ignores Schedulers: a pod for which Placed returns true must not be adopted, even if
+// wanted is true.
 //
 // A pod of a workload with slots (such as a pod of a ReplicaSet) is never adopted: another scheduler does not take slots
 // over, so each new pod would need a new slot.

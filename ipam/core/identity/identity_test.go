@@ -154,7 +154,7 @@ func TestMAC(t *testing.T) {
 		}
 	}
 
-	// The MAC address must not change between releases.
+	// The MAC address must not change between versions of fixedip.
 	first := identity.Identity{Namespace: "db", PodName: "mysql-0"}.MAC(nil)
 	if want := "f6:47:da:d5:d1:be"; first.String() != want {
 		t.Errorf("the MAC address of db/mysql-0 is %s, want %s", first, want)

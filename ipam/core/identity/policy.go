@@ -13,11 +13,12 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// AnnotationFailover on a workload or its pod template is the failover policy: "Wait", "Migrate" or "Reassign".
+// AnnotationFailover on a workload, its pod template or a bare pod is the failover policy: "Wait", "Migrate" or "Reassign".
 const AnnotationFailover = "fixedip.io/failover"
 
 // Failover returns the failover policy of a workload from its annotations or, if they have none, from those of its pod
-// template; empty if neither has one. An error names the annotation and the value.
+// template; empty if neither has one. For a bare pod, workload contains the annotations of the pod. An error names the
+// annotation and the value.
 func Failover(workload, template map[string]string) (v1alpha1.Failover, error) {
 	v, ok := annotation(AnnotationFailover, workload, template)
 	if !ok {
@@ -63,8 +64,8 @@ func ParseOnMismatch(s string) (OnMismatch, error) {
 }
 
 // MismatchPolicy returns the policy from the annotations of a workload or, if they have none, from those of its pod. If
-// neither has one, it returns the value of the parameter otherwise. For an invalid annotation it returns Report and an error,
-// so that a typo does not restart pods.
+// neither has one, the result is the third argument. For an invalid annotation it returns Report and an error, so that a typo
+// does not restart pods.
 func MismatchPolicy(workload, pod map[string]string, otherwise OnMismatch) (OnMismatch, error) {
 	v, ok := annotation(AnnotationOnMismatch, workload, pod)
 	if !ok {
@@ -81,9 +82,9 @@ func MismatchPolicy(workload, pod map[string]string, otherwise OnMismatch) (OnMi
 	return p, nil
 }
 
-// Annotations of a workload or its pod template that define when its addresses are released.
+// Annotations of a workload, its pod template or a bare pod that define when the addresses are released.
 const (
-	// AnnotationWhenDeleted is "Delete" (the default) or "Retain".
+	// AnnotationWhenDeleted is "Delete" (the default of workloads) or "Retain" (the default of bare pods).
 	AnnotationWhenDeleted = "fixedip.io/when-deleted"
 	// AnnotationWhenScaled is "Retain" (the default) or "Delete".
 	AnnotationWhenScaled = "fixedip.io/when-scaled"

@@ -148,8 +148,8 @@ func HasSlots(gk schema.GroupKind) bool { return modes[gk] == Slot }
 // empty.
 type Kinds struct{ list []Kind }
 
-// NewKinds returns StatefulSets (ByDefault, unless the list configures them differently) and the listed kinds
-// (ByAnnotation, unless they set Enabled). The list has to pass ValidateKinds.
+// NewKinds returns the listed kinds (ByAnnotation, unless they set Enabled) and StatefulSets, which are ByDefault if the list
+// does not contain them. The list has to pass ValidateKinds.
 func NewKinds(list ...Kind) Kinds {
 	all := []Kind{{APIGroup: StatefulSets.Group, Kind: StatefulSets.Kind, Identity: PodName, Enabled: ByDefault}}
 	for _, k := range list {

@@ -118,8 +118,8 @@ func (m *model) compareRequest(t *rapid.T, l *ledger.Ledger, requested request.A
 	if got := l.NodesServing(requested); !slices.Equal(got, serving) {
 		t.Fatalf("got NodesServing %v for %s, want %v", got, requested, serving)
 	}
-	// Blocker must return nil if and only if any pod can claim the address at its home, the owner has an entry for the
-	// address there, or the owner can claim the address because of a reservation.
+	// Blocker must return nil if and only if a pod without a reservation can claim the address at its home, the owner has an
+	// entry for the address there, or the owner can claim the address because of a reservation.
 	for _, f := range requested.Families() {
 		a, single := requested.Single(f)
 		if !single {

@@ -164,8 +164,8 @@ func (l *Ledger) ReservationsWithoutSubnet() []Reservation {
 }
 
 // Unrecorded returns the pods that have an Owned entry and for which no FixedIP has a reservation, unsorted. It leaves out
-// unreserved pods on strict nodes, which get no FixedIP. claims are pods with an entry that a claim has written, and
-// others are pods whose entries name neither a workload nor a bare pod, such as entries that were written by hand.
+// unreserved pods on strict nodes, which get no FixedIP. claims are pods with an entry for a workload or a bare pod, as a
+// claim writes it; others are pods without such an entry, usually because their entries were written by hand.
 func (l *Ledger) Unrecorded() (claims, others []string) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()

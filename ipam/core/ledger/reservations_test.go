@@ -75,8 +75,8 @@ func TestAssumeReserved(t *testing.T) {
 	}
 }
 
-// TestReplaceReservation checks that exactly the former addresses of a FixedIP are freed if it is removed or reserves other
-// addresses, and that the older of two FixedIPs takes precedence.
+// TestReplaceReservation checks that SetReservation and RemoveReservation return exactly the nodes of the addresses that the
+// FixedIP no longer reserves, and that the older of two FixedIPs takes precedence.
 func TestReplaceReservation(t *testing.T) {
 	l := ledger.New()
 	l.SetNode(node("n1", "10.0.1.0/29", nil))

@@ -84,7 +84,7 @@ func (s *State) SafeEdits(n pool.NodePool) []pool.EntryChange {
 	return edits
 }
 
-// Edits returns all edits that the pool needs.
+// Edits returns all edits that the pool needs. Entries of owners in Gone are released only if Live is true.
 func (s *State) Edits(n pool.NodePool) []pool.EntryChange {
 	edits, _ := s.ExpireCooldowns(n)
 	if s.Live {

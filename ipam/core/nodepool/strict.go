@@ -103,8 +103,8 @@ func (s *strict) put(a netip.Addr, entry pool.Entry) {
 	s.edits = append(s.edits, edit)
 }
 
-// uses returns the addresses of the dynamic entries that the agent reports for an owner, sorted. If there are several, all
-// but one belong to earlier pods with the name.
+// uses returns the addresses of the dynamic entries that the agent reports for an owner, sorted. If the owner is a pod and has
+// several, all but at most one of them belong to earlier pods with the name.
 func (s *strict) uses(owner string) []netip.Addr {
 	var used []netip.Addr
 	for a, user := range s.n.Used {

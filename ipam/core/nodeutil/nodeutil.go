@@ -57,8 +57,9 @@ func IsSchedulable(node *corev1.Node) bool {
 	return node.DeletionTimestamp == nil && !node.Spec.Unschedulable && IsReady(node)
 }
 
-// ReadySince returns the time at which the node became ready; zero: unknown. ok is false if the condition Ready is not true;
-// since has no meaning then. For a node without the condition, which has never run a pod, it returns the zero time and true.
+// ReadySince returns the time at which the node became ready; zero: unknown. ok is false if the condition Ready exists and is
+// not true; since has no meaning then. For a node without the condition, which has never run a pod, ReadySince returns the zero
+// time and true.
 func ReadySince(node *corev1.Node) (since time.Time, ok bool) {
 	c := readyCondition(node)
 	if c == nil {

@@ -45,7 +45,8 @@ const (
 	DynamicEntry Reason = "DynamicEntry"
 	// OwnedByPod means that the entry belongs to the pod Who.
 	OwnedByPod Reason = "OwnedByPod"
-	// OnOtherNode means that the address belongs to the pod Who and is in the pool of another node.
+	// OnOtherNode means that the home has a Moved entry of the pod Who, which is not Requester: the address has moved to
+	// another node, or is about to.
 	OnOtherNode Reason = "OnOtherNode"
 	// Moving means that the home has a Moved entry of the pod Requester: the address has moved to the node Who, or is
 	// about to.
@@ -180,8 +181,8 @@ func (b *Blocker) Message() string {
 	return b.Error() + "; " + b.fill(next)
 }
 
-// pod returns the text for Who in messages about the pod that has an address. If Who is the name of Requester, that pod is a
-// former pod with this name.
+// pod returns the text for Who in messages about the pod that has an address. If Who is Requester, and that pod uses or claims
+// the address (InUseByPod, ClaimInFlight), it is a former pod with the name of the requesting one.
 func (b *Blocker) pod() string {
 	if b.Who != "" && b.Who == b.Requester && (b.Reason == InUseByPod || b.Reason == ClaimInFlight) {
 		return "the former pod " + b.Who

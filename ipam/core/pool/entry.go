@@ -99,8 +99,8 @@ func (e Entry) Pod() string { return e.get().pod }
 // Workload returns "namespace/Kind/name" for Owned entries with the purpose ForWorkload. It is empty for all other entries.
 func (e Entry) Workload() string { return e.get().workload }
 
-// Node returns the node whose pool carries the address of a Moved entry. It is empty for all other kinds, and if the resource
-// can't be read.
+// Node returns the node whose pool carries the address of a Moved entry, or is about to. It is empty for all other kinds, and
+// if the resource can't be read.
 func (e Entry) Node() string { return e.get().node }
 
 // Since returns the time at which the cooldown of a Cooldown entry began or was last restarted, or at which the address was
@@ -157,7 +157,7 @@ func BarePodEntry(namespace, podName string) Entry {
 	return Entry{Kind: Owned, Purpose: ForBarePod}.with(details{owner: OwnerKey(namespace, podName)})
 }
 
-// UnreservedEntry returns the entry that gives an address to a pod of a strict node that has no fixed address.
+// UnreservedEntry returns the entry that gives an address to a pod without a fixed address on a strict node.
 func UnreservedEntry(namespace, podName string) Entry {
 	return Entry{Kind: Owned, Purpose: Unreserved}.with(details{owner: OwnerKey(namespace, podName)})
 }
@@ -174,7 +174,8 @@ func WithdrawnEntry(at time.Time) Entry {
 	return Entry{Kind: Cooldown, Leaving: true}.with(details{since: at.Unix()})
 }
 
-// MovedEntry returns the entry that the pool of the home node has for an address of owner while the pool of node carries it.
+// MovedEntry returns the entry that the pool of the home node has for an address of owner while the pool of node carries the
+// address, or is about to.
 func MovedEntry(node, owner string) Entry {
 	return Entry{Kind: Moved}.with(details{node: node, pod: owner})
 }

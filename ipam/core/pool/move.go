@@ -22,18 +22,19 @@ var (
 // an address even if another pool carries it, so one patch of that pool decides the move; the other two pools follow. The
 // steps, each of which is one write to one pool:
 //
-//	PrepareTarget     at To: no entry -> MoveTarget. From then on every reader knows where the address may go.
+//	PrepareTarget     at To, if Home is another node: no entry -> MoveTarget. From then on every reader knows where the
+//	                  address may go.
 //	MarkLeaving       at Home, if From is another node: Moved to From -> Moved to From and leaving.
 //	VacateSource      at From, if Home is another node: Owned, MoveTarget or no entry -> Cooldown.
 //	CommitAtHome      at Home: Owned, Cooldown or no entry (if From is Home), otherwise Moved to From and leaving
 //	                  -> Moved to To, or Owned if To is Home.
-//	CompleteAtTarget  at To: MoveTarget -> Owned, after the entry at Home was seen as Moved to To.
+//	CompleteAtTarget  at To, if Home is another node: MoveTarget -> Owned, after the entry at Home was seen as Moved to To.
 //
 // No step makes an address allocatable in a pool while it may be allocatable in another pool. CompleteAtTarget requires that
-// the pool of To is unchanged since before the entry at Home was seen as Moved to To. After MarkLeaving the entry at
-// Home is no longer Moved to From, and VacateSource changes the pool of From, so that after both steps no writer can
-// complete a move to From. CommitAtHome requires that the pool of Home is unchanged since before VacateSource was
-// confirmed.
+// the pool of To is unchanged since before the entry at Home was seen as Moved to To (CheckCommitted). CheckCommitted refuses
+// an entry that MarkLeaving has marked as leaving, and VacateSource changes the pool of From, so that after both steps no
+// writer can complete a move to From. If From is neither Home nor To, CommitAtHome requires that the pool of Home is unchanged
+// since before VacateSource was confirmed.
 //
 // Each step is idempotent. After a crash at any point the next writer that moves the pod continues from the state of the
 // pools, to the same node or to another: a MoveTarget entry does not commit the pod to that node. A step that is not
@@ -180,8 +181,8 @@ func (m Move) CommitAtHome(n NodePool) ([]EntryChange, error) {
 			if err := m.inUse(n, a); err != nil {
 				return nil, err
 			}
-			// The agent must still not report the address as used when the edit is written. The last report of a node that
-			// is down does not count.
+			// The agent must still not report the address as used when the edit is written. If the node is down, only a
+			// report for another pod counts.
 			edit.RequireUnused = !m.Down
 		}
 		edits = append(edits, edit)

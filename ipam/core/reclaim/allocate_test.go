@@ -56,8 +56,8 @@ func optedOut(p *corev1.Pod) *corev1.Pod {
 	return p
 }
 
-// TestMissingEntries checks the result of Decide for a FixedIP with recorded addresses that have no entries: Allocate or
-// Withdraw, or the condition with the reason why neither is possible.
+// TestMissingEntries checks the result of Decide for FixedIPs, most of which have recorded addresses without entries: Allocate
+// or Withdraw, the condition with the reason why neither is possible, or an action that comes first.
 func TestMissingEntries(t *testing.T) {
 	project := reclaim.Action{Type: reclaim.Allocate, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.6")}}
 	withdraw := project
@@ -287,14 +287,14 @@ func TestEntryEdits(t *testing.T) {
 	for a, want := range map[string]int{"10.0.1.1": 1, "10.0.1.2": 0, "10.0.1.7": 0, "10.0.1.5": 0, "10.0.1.9": 0} {
 		edits, err := reclaim.WithdrawEntries(n, []netip.Addr{addr(a)}, mine.Owner(), now)
 		if len(edits) != want || errors.Is(err, pool.ErrTaken) != (want == 0) || want == 1 && *edits[0].To != pool.CooldownEntry("", now) {
-			t.Errorf("WithdrawEntries(%s): edits of %v, error %v; want %d edits, and ErrTaken for 0", a, edited(edits), err, want)
+			t.Errorf("WithdrawEntries(%s): edits of %v, error %v; want %d edits (0 with ErrTaken)", a, edited(edits), err, want)
 		}
 	}
 	// The agent reports 10.0.1.8 as used, but not by the pod.
 	for a, want := range map[string]int{"10.0.1.4": 1, "10.0.1.8": 0} {
 		edits, err := reclaim.AllocateEntries(none, []netip.Addr{addr(a)}, mine, func(netip.Addr) bool { return true })
 		if len(edits) != want || errors.Is(err, pool.ErrTaken) != (want == 0) {
-			t.Errorf("AllocateEntries(%s) in cooldown, the pod runs with it: edits of %v, error %v; want %d edits, and ErrTaken for 0", a, edited(edits), err, want)
+			t.Errorf("AllocateEntries(%s) in cooldown, the pod runs with it: edits of %v, error %v; want %d edits (0 with ErrTaken)", a, edited(edits), err, want)
 		}
 		if _, err := reclaim.AllocateEntries(none, []netip.Addr{addr(a)}, mine, func(netip.Addr) bool { return false }); !errors.Is(err, pool.ErrTaken) {
 			t.Errorf("AllocateEntries(%s) in cooldown, the pod does not run with it: error %v, want ErrTaken", a, err)

@@ -16,8 +16,9 @@ import (
 	"fixedip.io/fixedip/ipam/core/reclaim"
 )
 
-// TestDecideWithBlocker checks that an address with a blocker is not released until the FixedIP is overdue, that addresses
-// without a blocker are released, and that each state leads to an action if there is no blocker.
+// TestDecideWithBlocker checks that the entry of an address with a blocker is not released, that a FixedIP that is being
+// deleted waits because of it until it is overdue, that an entry without a blocker is released, and that each state leads to
+// an action if there is no blocker.
 func TestDecideWithBlocker(t *testing.T) {
 	const why = "another pod has it"
 	again := now.Add(10 * time.Second)

@@ -303,8 +303,8 @@ func (v *evaluation) reclaimable() bool {
 }
 
 // expire returns DeleteRecord if the TTL is over and no blocker exists. Otherwise it returns the action that updates the
-// status (see report). Action.At is then the time of the next decision, and Action.Why is the message of the blocker, if one
-// exists.
+// status (see report), and Action.At is the time of the next decision. If the TTL is over, Action.Why is the message of the
+// blocker.
 func (v *evaluation) expire() Action {
 	at := v.Record.Status.ExpiresAt
 	ttl := time.Duration(v.spec.Reclaim.TTLSeconds) * time.Second
@@ -418,7 +418,8 @@ func (v *evaluation) reserved() bool {
 
 // recordStranded returns CreateRecord for a claim whose pod was not bound, is unschedulable and has not opted out, if the
 // failover policy is Migrate: only the status of a FixedIP can allow the pod to take the addresses to another node. ok is
-// false otherwise.
+// false otherwise, and also for a slot, if several nodes have entries of the identity, or if the claim has several addresses
+// of one family.
 func (v *evaluation) recordStranded() (Action, bool) {
 	if v.Slot || !podutil.IsUnschedulable(v.Pod) || identity.OptsOut(v.Pod) || len(v.Held) != 1 || cmp.Or(ptr.Deref(v.Workload.Failover, ""), v.Failover) != v1alpha1.Migrate {
 		return Action{}, false

@@ -14,24 +14,27 @@
 //	            claim recorded                  deleted, by a user or by the reclaim policy
 //	Unrecorded ---------------> Active ------------------------------------------> Deleting -----> gone
 //	    |                       |    ^                                               |
-//	    | pod and workload      |    | update, allocate,                             | release the entries,
-//	    | are gone              +----+ release superseded entries,                   | then remove the finalizer
+//	    | for example, pod and  |    | update, allocate,                             | release the entries,
+//	    | workload are gone     +----+ release superseded entries,                   | then remove the finalizer
 //	    v                              report                                        v
 //	 released                                                                     released
 //
 // In each state the first rule that applies decides. The rules are, in this order:
 //
 //	Unrecorded: the claim has no FixedIP
-//	  opted out          the workload opted out of fixed addresses: release all, once no pod can have the addresses
+//	  opted out          the workload opted out of fixed addresses: release all, unless a user wrote the entries, as
+//	                     soon as no pod exists, or the pod opted out too and can't use the addresses
 //	  stale move         the pod of a move that was only prepared is gone: release the move target
 //	  reserved by hand   a user wrote the entry for a workload that does not exist yet: wait
 //	  gone               neither the workload nor a pod exists: release all
 //	  workload unknown   the pod exists and its workload does not: wait until the pod is gone
-//	  scaled down        no pod exists, the workload has no such replica, and whenScaled is Delete: release all
+//	  scaled down        no pod exists, the workload has no such replica or does not need the slot, and whenScaled is
+//	                     Delete: release all, unless a user wrote the entries
 //	  bound elsewhere    a slot's pod was bound to another node: release the claim
 //	  vacant claim       a slot's pod is gone: create the FixedIP, so that the slot can be taken over
 //	  recordable         the pod is bound to the node of the claim, and has IPs or requested the addresses: create the
-//	                     FixedIP; also if the node of the claim cannot take the pod and the failover policy is Migrate
+//	                     FixedIP; also, except for a slot, if the pod is unschedulable and has not opted out, no other
+//	                     node has a claim for it, and the failover policy is Migrate
 //
 //	Active: the FixedIP exists and is not being deleted
 //	  spec               the spec, the finalizer or the UID annotation is out of date: update
@@ -41,7 +44,8 @@
 //	  stale move         the pod of a move that was only prepared is gone: release the move target
 //	  allocate           recorded addresses have no entry, and no blocker exists: write the entries; first withdraw
 //	                     addresses that the pod runs with and whose entries are dynamic
-//	  expiring           the addresses are about to be released: report the time of the release
+//	  expiring           the reclaim policy requires the release, but the TTL is not over or a blocker exists: report
+//	                     the time of the release, if there is a TTL
 //	  reassigned         the policy is Reassign, and the pod has entries for other addresses on its node and runs with
 //	                     none of the recorded ones: replace the FixedIP
 //	  superseded         the pod is bound to the recorded node, which has its entries, and other nodes have entries of
@@ -56,9 +60,10 @@
 //	  foreign            the FixedIP does not have the finalizer of fixedip: nothing
 //	  slot in use        a slot waits until its pod is gone: report
 //	  release            release every entry except those that the pod may rely on at its node
-//	  blocked            an entry must not be released, because another pod uses its address: wait
-//	  move pending       the pod does not run yet, and a move is prepared for it on its node: wait
+//	  blocked            an entry must not be released, because another pod uses its address: wait until the deadline
+//	  move pending       the pod does not run yet, and a move is prepared for it on its node: wait until the deadline
 //	  home missing       another node may use the addresses, and their home has no CiliumNode with the subnet: wait
+//	                     until the deadline
 //	  done               no pod is bound, or the pod has entries for other addresses instead: remove the finalizer
 //	  in use             the pod may use the addresses of its entries: report
 //	  maybe in use       the pod may run with the addresses, although its node has no entry for them: wait until the
@@ -71,7 +76,7 @@
 //	  vacant             the former pod of a slot has stopped: report that another pod may take over
 //	  stranded           the pod is unschedulable, and its addresses are unused: report that the pod may move (Migrate)
 //
-// A FixedIP is created when the pod is bound to the node of its claim and has IPs, and not before. Two claims for one
+// Usually a FixedIP is created when the pod is bound to the node of its claim and has IPs, and not before. Two claims for one
 // pod are possible if a scheduler dies between the claim and the bind, and the next scheduler reads an old cache. The
 // bind decides which claim counts. If that claim has several addresses of one family, the IPs of the pod decide which
 // of them counts. If a user requested the addresses, the bind is enough. The rules "vacant claim" and "recordable"

@@ -154,7 +154,7 @@ func AllocateEntries(n pool.NodePool, addrs []netip.Addr, entry pool.Entry, own 
 // (ReleaseHome). The fence makes the write of a scheduler that is about to complete the move fail. One watch shows all
 // pools in the order of their writes: if it shows a leaving entry together with the fence, the fence is still there when
 // the home is written. While the agent of the other node reports the address as used, the pod may run there, and the
-// agent of the home does not know that: the entry at the home stays until the FixedIP is overdue.
+// agent of the home does not know that: the entry at the home stays, at most until the FixedIP is overdue.
 func (s State) release(keepNode string) (a Action, ok bool) {
 	for _, h := range s.Held {
 		if h.Node != keepNode && s.blocker(h.Addrs) == "" {
@@ -231,11 +231,11 @@ func (v *evaluation) staleMove() (a Action, ok bool) {
 // deleted before it ran, or of an adoption whose pod was deleted in the meantime. Without the release the next pod would get
 // the other addresses. ok is false if no such entry can be released.
 //
-// A bound pod may rely on such entries: see the rule "unused entries". The scheduler places a waiting pod on the node that
-// has entries for the recorded addresses, except under Reassign; after the pod is bound, the rule "superseded" releases the
-// other entries. If the scheduler has found no node for the pod, no claim is in flight, and the pod may wait forever, for
-// example because its volume is on the node of the other entries: they are released at once. A pod that is not bound and opts
-// out is ignored.
+// A bound pod may rely on such entries: see the rule "unused entries". So may a waiting pod under Reassign. Under the other
+// policies the scheduler places a waiting pod on the node that has entries for the recorded addresses, if there is one.
+// Entries on other nodes stay then; after the pod is bound, the rule "superseded" releases them. But if the scheduler has found
+// no node for the pod, no claim is in flight, and the pod may wait forever, for example because its volume is on the node of
+// the other entries: they are released at once. A pod that is not bound and opts out is ignored.
 func (v *evaluation) unexpected() (a Action, ok bool) {
 	waits := v.Pod != nil && !identity.OptsOut(v.Pod)
 	if v.node != "" || waits && v.failover() == v1alpha1.Reassign {

@@ -76,8 +76,8 @@ func TestOptedOut(t *testing.T) {
 	}
 }
 
-// TestDeadline checks that a FixedIP that is being deleted waits for its pod: until the deadline if the node of the pod has
-// no entry for it, otherwise without a limit.
+// TestDeadline checks that a FixedIP that is being deleted waits for a pod that may have its address: until the deadline if the
+// node of the pod has no entry for the pod, otherwise without a limit.
 func TestDeadline(t *testing.T) {
 	deleted := record(func(r *v1alpha1.FixedIP) { r.DeletionTimestamp = &metav1.Time{Time: now.Add(-time.Minute)} })
 	releasing := v1alpha1.FixedIPStatus{PodUID: "uid-mysql-0"}

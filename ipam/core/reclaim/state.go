@@ -40,9 +40,9 @@ type State struct {
 	// Idle is the time since which no bound pod of the identity has been observed; zero if a pod is bound, if there is no
 	// FixedIP, and for a slot.
 	Idle time.Time
-	// Workload is the owner of the identity, as the FixedIP or the entries name it.
+	// Workload is the owner of the identity, as the FixedIP or the entries name it, or else as inferred (OwnerInferred).
 	Workload Workload
-	// Failover is the failover policy for FixedIPs that have none.
+	// Failover is the failover policy for FixedIPs that have none; empty for a slot.
 	Failover v1alpha1.Failover
 	// RequestsIPs is true if annotations of the pod or of its workload request addresses. The FixedIP is then created from the
 	// claim before the pod has IPs.
@@ -126,7 +126,8 @@ const (
 	// so must Withdraw.
 	Allocate ActionType = "Allocate"
 	// Withdraw replaces the dynamic entries of addresses that the pod runs with by Cooldown entries. An agent that has
-	// seen the Cooldown entries gives the addresses to no other pod. The next action is Own.
+	// seen the Cooldown entries gives the addresses to no other pod. Own follows once evidence shows that no other pod has
+	// them.
 	Withdraw ActionType = "Withdraw"
 	// DeleteRecord deletes the FixedIP. It must be decided again from a live state before the write.
 	DeleteRecord ActionType = "DeleteRecord"

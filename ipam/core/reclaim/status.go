@@ -37,7 +37,8 @@ func (v *evaluation) report(pod *corev1.Pod, expiresAt *metav1.Time) Action {
 	}
 	switch {
 	case v.mayBeAway() && pod == nil && !v.Slot:
-		// The last user may still run there (ADR 0029). The addresses of a slot do not move.
+		// The last pod that used the addresses may still run on a node other than their home (ADR 0029). The addresses of a
+		// slot do not move.
 		want.MovableFor = cmp.Or(have.MovableFor, have.PodUID)
 	case v.mayBeAway(), v.Pod != nil && have.MovableFor == v.Pod.UID:
 		want.MovableFor = have.MovableFor
@@ -129,8 +130,8 @@ func (v *evaluation) conditions(user *corev1.Pod) []metav1.Condition {
 	return want
 }
 
-// mismatched reports whether the condition AsReserved is about the current pod. No controller updates that condition when
-// its pod is deleted or opts out.
+// mismatched reports whether the condition AsReserved is about the current pod, and that pod has not opted out. No controller
+// updates the condition when its pod is deleted or opts out.
 func (v *evaluation) mismatched() bool {
 	return v.Pod != nil && v.Pod.UID == v.Record.Status.MismatchPodUID && !identity.OptsOut(v.Pod)
 }

@@ -24,8 +24,8 @@ var (
 )
 
 // Strip returns a copy of an object, as encoding/json decodes it, without the values that no report contains, redacted or
-// not: values of environment variables, labels and annotations except those of fixedip, label selectors, data of
-// ConfigMaps and Secrets, and identifiers of cloud providers.
+// not: managedFields, values of environment variables, labels and annotations except those of fixedip, label and node
+// selectors, data of ConfigMaps and Secrets, identifiers of cloud providers, and the fields encryption and bootid.
 func Strip(tree any) any {
 	switch v := tree.(type) {
 	case []any:
@@ -101,8 +101,8 @@ func (r *Redactor) LearnTree(tree any) {
 	}
 }
 
-// Tree returns a copy of an object, as encoding/json decodes it, in which Text has replaced all strings. Keys are replaced if they
-// are addresses. apiVersion, kind, uid and resourceVersion are kept.
+// Tree returns a copy of an object, as encoding/json decodes it, in which each string is replaced by the result of Text. Keys
+// are replaced if they are addresses. The values of apiVersion, kind, uid and resourceVersion are kept.
 func (r *Redactor) Tree(tree any) any {
 	switch v := tree.(type) {
 	case string:

@@ -35,7 +35,7 @@ const (
 	// pods have ordinals.
 	byOrdinal = "ordinal"
 	// bySet means that each pod gets any free address of the list. It is the default of AnnotationCalico, whose list is for
-	// one pod.
+	// one pod, and of both annotations if pods have no ordinals.
 	bySet = "any"
 )
 

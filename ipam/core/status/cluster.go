@@ -32,7 +32,7 @@ type Pools struct {
 	// Nodes is the number of CiliumNodes.
 	Nodes int `json:"nodes"`
 	// WithoutSubnet, Overlapping and Unreported are the names of the nodes without a subnet, of those whose subnets overlap those
-	// of another node, and of those whose agents have not reported since they started.
+	// of another node, and of those whose agents have not reported yet (pool.NodePool.Unreported).
 	WithoutSubnet []string `json:"withoutSubnet,omitempty"`
 	Overlapping   []string `json:"overlapping,omitempty"`
 	Unreported    []string `json:"unreported,omitempty"`
@@ -44,8 +44,8 @@ type Pools struct {
 type Family struct {
 	// Family is IPv4 or IPv6.
 	Family string `json:"family"`
-	// Size is the number of addresses that pods may have, and Available the number of those from which a claim can choose. Both
-	// are at most math.MaxInt64.
+	// Size is the number of addresses that pods may have, and Available the number of those from which a claim can choose once
+	// the agents have reported. Both are at most math.MaxInt64.
 	Size      int64 `json:"size"`
 	Available int64 `json:"available"`
 	// Full are the names of the nodes that have a subnet of the family but no available address in it.
@@ -59,7 +59,8 @@ type Counts struct {
 	// Reasons are the numbers by reason of the condition Ready. FixedIPs that the controller has not reconciled yet have the
 	// key NotVisited.
 	Reasons map[string]int `json:"reasons,omitempty"`
-	// NotReady are the FixedIPs whose condition Ready is not True although they are not being deleted, "namespace/name".
+	// NotReady are the FixedIPs that have the condition Ready with another status than True and are not being deleted,
+	// "namespace/name".
 	NotReady []string `json:"notReady,omitempty"`
 }
 

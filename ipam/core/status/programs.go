@@ -43,7 +43,8 @@ type Configuration struct {
 	// Hash is the value of the label hash of the metric fixedip_config_info of a program with this configuration; empty unless
 	// State is Same.
 	Hash string `json:"hash,omitempty"`
-	// Outdated are the pods that started before the last change of their configuration, "namespace/name".
+	// Outdated are the pods that may run with another configuration than that of their Deployment, "namespace/name": those that
+	// started before its last change, or mount another ConfigMap.
 	Outdated []string `json:"outdated,omitempty"`
 }
 
@@ -285,7 +286,8 @@ func (j *judge) outdated(d *appsv1.Deployment, configMap string) []string {
 	return pods
 }
 
-// startOf returns the time at which the container of a program started in a pod; zero: unknown.
+// startOf returns the time at which the container of a program started in a pod, or else the start time of the pod; zero:
+// unknown.
 func startOf(p *corev1.Pod, program string) time.Time {
 	for _, s := range p.Status.ContainerStatuses {
 		if s.Name == program && s.State.Running != nil {

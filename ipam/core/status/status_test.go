@@ -115,7 +115,7 @@ func TestHealthy(t *testing.T) {
 		Problems:      []status.Problem{},
 	}
 	if diff := cmp.Diff(want, got); diff != "" || len(got.Configuration.Hash) != 12 {
-		t.Errorf("got hash %q, want one of 12 characters; report (-want +got): %s", got.Configuration.Hash, diff)
+		t.Errorf("got hash %q, want a hash of 12 characters; report (-want +got): %s", got.Configuration.Hash, diff)
 	}
 }
 

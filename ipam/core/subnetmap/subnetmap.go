@@ -33,7 +33,7 @@ type Cell struct {
 	User string `json:"user,omitempty"`
 	// Workload is the workload of a fixed address as namespace/Kind/name; empty if it is unknown.
 	Workload string `json:"workload,omitempty"`
-	// Node is the node whose pool carries an address that was moved away.
+	// Node is the node whose pool carries an address that was moved away, or is about to carry it.
 	Node string `json:"node,omitempty"`
 }
 
@@ -66,11 +66,12 @@ type Subnet struct {
 type Node struct {
 	Name    string   `json:"node"`
 	Subnets []Subnet `json:"subnets"`
-	// Carried are the addresses of other nodes that the pool carries, in ascending order. Never null.
+	// Carried are the addresses outside the subnets of the node that its pool or its agent names, in ascending order. Never
+	// null.
 	Carried []Cell `json:"carried"`
 	// Overlaps is another node whose subnets overlap those of this node; empty if there is none.
 	Overlaps string `json:"overlaps,omitempty"`
-	// Unreported is true if the agent has not reported since it started: addresses in use may be missing.
+	// Unreported is true if the agent has not reported yet (pool.NodePool.Unreported): addresses in use may be missing.
 	Unreported bool `json:"unreported,omitempty"`
 }
 

@@ -22,14 +22,14 @@ type MoveTarget struct {
 	Entry pool.Entry
 }
 
-// Reserve returns the entries for reserved addresses that the pool n of a node must contain as soon as the node has the
-// subnets. Key: the address. reserved are the addresses that FixedIPs reserve. others are the pools of all nodes, read after
-// the former pool of the subnets was gone, so that no pool decides about the addresses now; the pool of the node itself is
-// ignored.
+// Reserve returns the entries that the pool n of a node must contain as soon as the node has the subnets: those for reserved
+// addresses, and those for addresses that another pool carries. Key: the address. reserved are the addresses that FixedIPs
+// reserve. others are the pools of all nodes, read after the former pool of the subnets was gone, so that no pool decides about
+// the addresses now; the pool of the node itself is ignored.
 //
 // If another pool has an allocatable entry for an address, the address gets a moved entry that names that node, whichever pod
-// the address is reserved for. An address whose pod runs on another node gets a moved entry too: the CiliumNode of that node
-// may have been lost. runningOn contains these nodes. Key: the address.
+// the address is reserved for, if any. An address whose pod runs on another node gets a moved entry too: the CiliumNode of that
+// node may have been lost. runningOn contains these nodes. Key: the address.
 //
 // A move-target entry in another pool means that the address was about to move there when its home was lost. The address must
 // not arrive there after its home has an entry for it again. announced contains these entries. The caller must remove them
@@ -93,8 +93,8 @@ func (r Running) unrecorded(a netip.Addr) bool {
 	return r.Fixed != nil && !slices.ContainsFunc(r.Reserved, sameFamily) && (address.Of(a) == address.IPv4 || !r.IPv4Only)
 }
 
-// HasAddressesElsewhere reports whether one of the pods has a fixed address that is in no subnet of the node. KeepRunning then
-// needs the pools of the other nodes.
+// HasAddressesElsewhere reports whether a pod with a fixed address runs with an address that is in no subnet of the node.
+// KeepRunning then needs the pools of the other nodes.
 func HasAddressesElsewhere(n pool.NodePool, running []Running) bool {
 	return slices.ContainsFunc(running, func(r Running) bool {
 		return r.Fixed != nil && slices.ContainsFunc(r.Addrs, func(a netip.Addr) bool { return !n.Home(a) })

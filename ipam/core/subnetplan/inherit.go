@@ -26,7 +26,7 @@ const (
 	Inherit OrphanPolicy = "Inherit"
 	// Hold means that the subnets wait for a node with the same name.
 	Hold OrphanPolicy = "Hold"
-	// Free means that after the grace period the FixedIPs that reserve addresses in the subnets are deleted.
+	// Free means that after the grace period the FixedIPs that name the node and reserve addresses in the subnets are deleted.
 	Free OrphanPolicy = "Free"
 )
 
@@ -46,8 +46,8 @@ type Rules struct {
 	Failover v1alpha1.Failover
 }
 
-// migrateGracePeriod is the maximum grace period of subnets with an address that may migrate. It is enough for a node whose
-// Node object is deleted and registered again, which takes seconds.
+// migrateGracePeriod is the maximum time after which a node that has subnets may inherit those with an address that may migrate.
+// It is enough for a node whose Node object is deleted and registered again, which takes seconds.
 const migrateGracePeriod = 10 * time.Second
 
 // Origin is the source of the subnets of a node.
@@ -107,7 +107,7 @@ func (o OrphanedSubnets) Chosen(h CandidateNode) bool {
 //
 // An orphan is inherited only if it has a NodeSubnet and a FixedIP reserves an address in its subnets. If the orphan has a
 // Candidate, only that node may inherit. A chosen node may inherit at once. Any other node that has subnets must be ready. If
-// the policy is Inherit, these nodes may inherit after the grace period:
+// the policy is Inherit, these nodes may inherit after the grace period, which begins at Since:
 //   - a node to which the scheduler has nominated one of the waiting pods;
 //   - a node without subnets, which runs no pods yet, if no pod waits or if its labels and taints admit one of the waiting
 //     pods;
@@ -156,8 +156,9 @@ func (r Rules) joinedLate(o OrphanedSubnets, h CandidateNode) bool {
 	return !h.Joined.Before(o.Since.Add(-r.GracePeriod))
 }
 
-// InheritancePending reports whether a node that was not chosen can inherit an orphan: the policy is Inherit, or an address in its
-// subnets may migrate. If the orphan had a node, the scheduler then nominates nodes for the waiting pods.
+// InheritancePending reports whether the rules allow that a node that was not chosen inherits an orphan: the policy is Inherit,
+// or an address in the subnets of the orphan may migrate. If the orphan had a node, the scheduler then nominates nodes for the
+// waiting pods.
 func (r Rules) InheritancePending(o OrphanedSubnets) bool {
 	return len(o.Subnets) > 0 && (r.Policy == Inherit || r.migrates(o))
 }
@@ -236,14 +237,16 @@ func (r Rules) ExpiredReservations(o OrphanedSubnets, now time.Time) (expired []
 	return slices.DeleteFunc(slices.Clone(o.Reserved), func(k reservation.Address) bool { return !r.Expires(o, k) }), time.Time{}
 }
 
-// Expires reports whether policy Free releases a reserved address of an orphan after the grace period. It does not if the
-// pool of another node carries the address, because then only its home is gone.
+// Expires reports whether the policy Free releases a reserved address of an orphan after the grace period. The FixedIP of the
+// address must name the node of the orphan: if it names another node, the pool of that node carries the address, and only the
+// home of the address is gone.
 func (r Rules) Expires(o OrphanedSubnets, k reservation.Address) bool {
 	return r.Policy == Free && o.Node != "" && k.Node == o.Node
 }
 
-// Releasable reports whether the NodeSubnets of an orphan can be deleted because no FixedIP reserves an address in them. If
-// it is too early, at is the end of the grace period: until then a node with the same name may return to its subnets.
+// Releasable reports whether the NodeSubnets of an orphan can be deleted because no FixedIP reserves an address in them and the
+// orphan has no Candidate. If it is too early, at is the end of the grace period: until then a node with the same name may
+// return to its subnets.
 func (r Rules) Releasable(o OrphanedSubnets, now time.Time) (ok bool, at time.Time) {
 	switch {
 	case len(o.Reserved) > 0 || len(o.Subnets) == 0 || o.Candidate != "":

@@ -54,7 +54,7 @@ func waiting(nominated ...string) func(o *subnetplan.OrphanedSubnets) {
 	}
 }
 
-// volumeOn adds a volume of a waiting pod that can be used on the nodes whose label has the value.
+// volumeOn adds a volume of a waiting pod. Only nodes whose label has the value can use the volume.
 func volumeOn(label, value string) func(o *subnetplan.OrphanedSubnets) {
 	in := corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: label, Operator: corev1.NodeSelectorOpIn, Values: []string{value}}}}
 	affinity := &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{in}}}

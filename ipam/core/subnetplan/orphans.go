@@ -27,7 +27,7 @@ type OrphanedSubnets struct {
 	Node string
 	// Subnets are the NodeSubnets of Node, sorted by CIDR; empty for a reserved address that no NodeSubnet contains.
 	Subnets []Subnet
-	// Reserved are the addresses in the subnets that FixedIPs reserve.
+	// Reserved are the addresses in the subnets that FixedIPs reserve; if Subnets is empty, the one reserved address.
 	Reserved []reservation.Address
 	// Since is the time at which the controller first observed that the node is gone; zero if it is not recorded yet.
 	Since time.Time
@@ -82,9 +82,9 @@ func (o OrphanedSubnets) waited(gracePeriod time.Duration, now time.Time) bool {
 }
 
 // Orphans returns the subnets whose nodes are gone, grouped by node, with the reserved addresses in them. The result
-// includes the subnets that never had a node, grouped by the pod of their reserved addresses; one without reserved addresses
-// forms a group of its own. So does a reserved address that no NodeSubnet contains. The result is sorted by node. gone
-// reports whether a node is gone.
+// includes the subnets that never had a node, grouped by the pod of their reserved addresses (the first pod by name, if there
+// are several); a subnet without reserved addresses forms a group of its own. So does a reserved address that no NodeSubnet
+// contains. The result is sorted by node, and then by address. gone reports whether a node is gone.
 func Orphans(subnets []Subnet, reserved []reservation.Address, gone func(node string) bool) []OrphanedSubnets {
 	// inside contains the reserved addresses of each subnet. Key: the CIDR; the zero Prefix for addresses in no subnet.
 	inside := map[netip.Prefix][]reservation.Address{}
@@ -94,7 +94,8 @@ func Orphans(subnets []Subnet, reserved []reservation.Address, gone func(node st
 		in := subnetOf(k.Addr)
 		inside[in] = append(inside[in], k)
 	}
-	// owner is a pod: it groups subnets that never had a node, so that both families of the pod stay together.
+	// owner groups subnets that never had a node. It is a pod, so that both families of the pod stay together, or the CIDR of a
+	// subnet without reserved addresses.
 	type key struct{ node, owner string }
 	groups := map[key]*OrphanedSubnets{}
 	group := func(k key) *OrphanedSubnets {

@@ -20,8 +20,9 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// TestApply checks that an unconfirmed change is undone at once, regardless of the rate limit, and that the undo
-// restores the former entries: an entry that did not exist before is removed (finding C12 in docs/project/findings.md).
+// TestApply checks that the edits that Confirm returns are undone at once, regardless of the rate limit, and that the undo
+// restores the former entries: an entry that did not exist before is removed (finding C12 in docs/project/findings.md). If
+// Confirm keeps failing, the change stays.
 func TestApply(t *testing.T) {
 	owned := pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql")
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

@@ -87,7 +87,8 @@ func isPatchTestFailure(err error) bool {
 
 // ChangeEntries applies all edits to the pool of a node in one write, or none of them, and returns the pool after the write.
 // It returns ErrChanged if the CiliumNode was replaced, or if its subnets or an edited entry have changed, since n was read,
-// or if the agent reports the address of an edit with RequireUnused as used. If requireUnchangedSpec is true, it also returns
+// or if the agent reports the address of an edit with RequireUnused as used. If n has no status.ipam.used, an edit with
+// RequireUnused requires that nothing of the CiliumNode has changed. If requireUnchangedSpec is true, ChangeEntries also returns
 // ErrChanged if any other part of the spec has changed. After ErrChanged, ErrGone and ErrRefused nothing was written; after
 // any other error the edits may have been written.
 func (p *Client) ChangeEntries(ctx context.Context, n pool.NodePool, edits []pool.EntryChange, requireUnchangedSpec bool) (pool.NodePool, error) {
@@ -95,8 +96,8 @@ func (p *Client) ChangeEntries(ctx context.Context, n pool.NodePool, edits []poo
 }
 
 // Publish adds subnets to a node, together with the first entries in these subnets, so that every reader that sees the
-// subnets also sees their reserved addresses. It returns the node after the write. It returns ErrChanged if the node no
-// longer has the subnets of n. The other errors are those of ChangeEntries.
+// subnets also sees their reserved addresses. It returns the node after the write. Its errors are those of ChangeEntries: for
+// example, it returns ErrChanged if the podCIDRs of the node are no longer those of n.
 func (p *Client) Publish(ctx context.Context, n pool.NodePool, subnets []netip.Prefix, edits []pool.EntryChange) (pool.NodePool, error) {
 	podCIDRs := append([]string{}, n.PodCIDRs...)
 	for _, s := range subnets {

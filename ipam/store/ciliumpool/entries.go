@@ -66,7 +66,7 @@ func DecodeEntry(raw ipamtypes.AllocationIP) (e pool.Entry, canonical bool) {
 }
 
 // decodeOwned reads an entry that is not a marker. The resource of an Owned entry is "namespace/Kind/name" or bare-pod; a ";" and
-// the text after it are ignored.
+// the text after it are ignored. An Owned entry with any other resource has the purpose UnknownPurpose.
 func decodeOwned(raw ipamtypes.AllocationIP) pool.Entry {
 	purpose, _, _ := strings.Cut(raw.Resource, ";")
 	namespace, podName, isPod := pool.SplitOwnerKey(raw.Owner)

@@ -19,8 +19,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// TestOnPatch checks that OnPatch is called once for each patch whose result is known, with the number of requests of the
-// patch.
+// TestOnPatch checks that OnPatch is called once for each patch that was applied or failed with a conflict, with the number of
+// requests of the patch, and not for a patch with another result.
 func TestOnPatch(t *testing.T) {
 	dynamic := ipamtypes.AllocationMap{"10.0.1.1": {}}
 	for name, c := range map[string]struct {

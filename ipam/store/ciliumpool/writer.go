@@ -288,8 +288,9 @@ func (w *Writer) try(node string, n pool.NodePool, known bool, batch []*queued) 
 }
 
 // decide calls Decide of each request in turn, with the edits of the earlier requests applied. It finishes the requests that
-// can't be fulfilled, and those that the pool fulfills already. A request that only the edits of earlier requests fulfill
-// stays open: they may not be written. Requests with WithdrawHandshakes or StripManagedFields stay open even without edits.
+// can't be fulfilled, and those that the pool fulfills already. A request without edits stays open if an earlier request has
+// edits: the request may be fulfilled only by those edits, and they may not be written. Requests with WithdrawHandshakes or
+// StripManagedFields stay open even without edits.
 func decide(n pool.NodePool, batch []*queued) (open []*queued, edits []pool.EntryChange) {
 	for _, q := range batch {
 		wanted, err := q.Decide(n)

@@ -55,7 +55,8 @@ func (p *pages) ListWithContext(ctx context.Context, o metav1.ListOptions) (runt
 	}
 }
 
-// add appends an object to a list, transformed.
+// add appends an object to a list, transformed. If the result of the transform is not a runtime.Object, add appends the object
+// itself, and only the informer transforms it.
 func (p *pages) add(to *internalversion.List, obj runtime.Object) error {
 	if p.transform != nil {
 		transformed, err := p.transform(obj)

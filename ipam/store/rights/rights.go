@@ -36,7 +36,8 @@ const settle = 5 * time.Second
 // Check returns an error if the program lacks rights. The error names each missing right, the setting that needs the right,
 // and role, the ClusterRole to which an administrator has to add the rights. Check skips kinds whose API is not installed,
 // which may be installed later. If the API server does not respond, Check logs that and returns nil, because the API server
-// may be restarting. If ctx ends, Check returns the cause.
+// may be restarting; but if the API server has denied rights before it stopped responding, Check returns the error. If ctx
+// ends, Check returns the cause.
 func Check(ctx context.Context, api authorizationclient.SelfSubjectAccessReviewInterface, mapper meta.RESTMapper, role string, needs ...Need) error {
 	var missing []string
 	err := wait.PollUntilContextTimeout(ctx, time.Second, settle, true, func(ctx context.Context) (done bool, err error) {

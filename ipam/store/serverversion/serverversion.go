@@ -21,7 +21,8 @@ var Own = version.MustParseGeneric(baseversion.DefaultKubeBinaryVersion).Minor()
 
 // Check returns an error if the API server is older than Kubernetes 1.oldest; why is the reason for that minimum. Programs
 // are tested with the minor version Own and the next one: if the API server is newer, Check logs that. If the API server
-// does not respond, Check logs that and returns nil: the API server may be restarting, and later requests are retried.
+// does not respond, Check logs that and returns nil: the API server may be restarting, and later requests are retried. It does
+// the same if the version cannot be parsed or is not 1.x.
 func Check(ctx context.Context, server discovery.ServerVersionInterface, oldest uint, why string) error {
 	log := klog.FromContext(ctx)
 	info, err := server.ServerVersion()

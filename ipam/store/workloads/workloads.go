@@ -56,7 +56,7 @@ type Store struct {
 	mu sync.RWMutex
 	// informers contains the informers in use, which are never removed. Key: the kind.
 	informers map[schema.GroupKind]workloadInformer
-	// handlers are called for each change. before is nil for a new workload, after is nil for a deleted one.
+	// handlers are called for each change (AddHandler). before is nil for a new workload, after is nil for a deleted one.
 	handlers []func(before, after *identity.Workload)
 }
 
@@ -71,8 +71,8 @@ func New(client dynamic.Interface, mapper meta.RESTMapper, kinds ...schema.Group
 	return &Store{client: client, mapper: mapper, kinds: kinds, informers: map[schema.GroupKind]workloadInformer{}}
 }
 
-// AddHandler registers a function that is called for each change of a workload, after the Store contains the change. Call
-// AddHandler before Start and UseInformer.
+// AddHandler registers a function that is called for each new, changed and deleted workload, after the Store contains the
+// change. A change of fields that identity.Workload does not have causes no call. Call AddHandler before Start and UseInformer.
 func (s *Store) AddHandler(f func(before, after *identity.Workload)) {
 	s.handlers = append(s.handlers, f)
 }

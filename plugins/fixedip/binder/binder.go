@@ -76,7 +76,7 @@ type Binder struct {
 	failover v1alpha1.Failover
 	// movable is true if addresses may be migrated (allowAddressMigration).
 	movable bool
-	// strict selects the strict nodes, on which every pod needs a claim. strictNodes is the number of strict nodes.
+	// strict selects the strict nodes, on which unreserved pods need a claim too. strictNodes is the number of strict nodes.
 	strict      labels.Selector
 	strictNodes atomic.Int64
 	// widenNext contains the pods whose next plan may have other nodes than that of the reservation. widened contains

@@ -29,15 +29,16 @@ import (
 )
 
 // LostError is the error of Bind in these cases: the addresses that were chosen for the pod are not available any more or
-// may be in use; the pool has entries for the pod's name that were not planned; the addresses have moved to the node, and
-// the controller has not recorded the move yet; or the addresses have returned to their home node, and the pod needs an
-// additional address there. The next cycle decides again.
+// may be in use; a pool has entries for the pod's name that were not planned; the pod was replaced or bound to a node while
+// its addresses were being moved; the addresses have moved to the node, and the controller has not recorded the move yet; or
+// the addresses have returned to their home node, and the pod needs an additional address there. The next cycle decides
+// again.
 type LostError struct{ Reason string }
 
 func (e *LostError) Error() string { return e.Reason }
 
 // Assume counts a claim of addresses for the pod on the node, in the ledger only. It makes no claim for an unreserved pod
-// unless the node is strict. The error is a *Refusal.
+// if the pod uses the host network or the node is not strict. The error is a *Refusal.
 func (b *Binder) Assume(p *Plan, pod *corev1.Pod, node string) error {
 	owner, r := p.id.Key(), p.reservation
 	claim := ledger.ClaimRequest{Claim: ledger.Claim{Owner: owner, Node: node}, Families: b.families}
@@ -83,8 +84,8 @@ func (b *Binder) Assume(p *Plan, pod *corev1.Pod, node string) error {
 	return refuse(wake.And(metrics.Node, node), "node(s) couldn't give the pod an address: %v", err)
 }
 
-// claimedElsewhere returns a Refusal if the pod has got an address on another node since the plan, or if a claim for another
-// pod of its name is in flight on another node; nil otherwise.
+// claimedElsewhere returns a Refusal if the pod has got an address on another node since the plan and has none on this node,
+// or if a claim for another pod of its name is in flight on another node; nil otherwise.
 func (b *Binder) claimedElsewhere(p *Plan, node string) *Refusal {
 	owner := p.id.Key()
 	if len(b.Cache.Ledger.HeldOn(owner, node)) == 0 {

@@ -24,13 +24,15 @@
 //  6. Bind writes the claim into the node's pool, with one patch that succeeds only if the spec of the CiliumNode is
 //     unchanged since the decision read it. The claim counts in the cache as soon as the API server has responded, even
 //     if the watch is late: if binding the pod fails afterwards, the next Find plans with the node of the claim. For a
-//     pod that migrates, Bind moves the addresses (see pool.Move). The pod is then bound in a later cycle, when its
-//     FixedIP names the node (ADR 0031). For a restart in place, Bind writes no claim: see Claimed.
+//     pod that migrates, Bind moves the addresses (see pool.Move). If the pod has a FixedIP that does not name the node
+//     yet, the pod is bound in a later cycle, when the FixedIP names the node (ADR 0031). For a restart in place, Bind
+//     writes no claim: see Claimed.
 //  7. Forget drops the claim that Assume made in memory. An entry that was written stays in the pool.
 //
 // Binding invariant: a pod is bound to a node only if the entries of the node that name the pod are exactly those
-// planned for the pod. For an unreserved pod no entry is planned, unless the node is strict. If addresses have moved
-// and the pod has a FixedIP, the FixedIP must name the node too.
+// planned for the pod. For an unreserved pod no entry is planned, unless the node is strict or its pool already has an
+// entry that is for this pod (see blockedBy). If addresses have moved and the pod has a FixedIP, the FixedIP must name the
+// node too.
 //
 // Errors are of three kinds: a *Refusal means that a change may help the pod, a *LostError that the pod has to be tried
 // again, and any other error that something failed.

@@ -126,9 +126,9 @@ func (b *Binder) nodeUnavailable(p *Plan) (reason, remedy string) {
 	return "", ""
 }
 
-// widens reports whether Find plans with nodes other than node, which has the pod's addresses. That is the case once
-// after Explain has added the pod to widenNext. It is also the case if the pod is in widened and is nominated to
-// another node, where the pod may have preempted other pods.
+// widens reports whether Find should plan with nodes other than node, which has the pod's addresses, even if node is
+// available. That is the case once after Explain has added the pod to widenNext. It is also the case if the pod is in
+// widened and is nominated to another node, where the pod may have preempted other pods.
 func (b *Binder) widens(pod *corev1.Pod, node string) bool {
 	_, next := b.widenNext.LoadAndDelete(pod.UID)
 	_, before := b.widened.Load(pod.UID)
@@ -180,10 +180,10 @@ func (b *Binder) wakeOnOtherNodes(p *Plan) requeue.WakeOn {
 	return wake
 }
 
-// Explain returns why no node could take the pod, and the causes that may help the pod. It returns nil if this plugin
-// did not refuse the pod on any node. refused returns the reasons for which filters refused one node. The scheduler
-// reports these reasons with the number of nodes; Explain adds which node has the pod's address, and why that node
-// cannot take the pod.
+// Explain returns why no node could take the pod, and the causes that may help the pod. For a pod that neither has a
+// reservation nor searches for a slot, it returns nil if this plugin did not refuse the pod on any node. refused returns the
+// reasons for which filters refused one node. The scheduler reports these reasons with the number of nodes; Explain adds
+// which node has the pod's address, and why that node cannot take the pod.
 //
 // retry is true if the pod may leave the node of its reservation and the plan had only that node: the next plan has other
 // nodes, and the caller should try the pod again at once. retry is false while pods that the pod preempted on its node are

@@ -233,8 +233,8 @@ func TestMoveIsRecordedFirst(t *testing.T) {
 
 // TestConcurrentMoves checks that the pools of two nodes never offer the same address at the same time. Meanwhile two
 // schedulers move the same pod and an actor removes expired cooldown entries. For some seeds, another actor releases
-// the addresses and claims them for another pod at their home. Requests come in random order, and some watches are
-// late.
+// the addresses and claims them for another pod at their home. For the other seeds, the test also checks that the next
+// scheduler can move the pod to some node afterwards. Requests come in random order, and some watches are late.
 func TestConcurrentMoves(t *testing.T) {
 	for seed := range uint64(300) {
 		synctest.Test(t, func(t *testing.T) {

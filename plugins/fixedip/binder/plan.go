@@ -90,7 +90,8 @@ func verb(addrs []netip.Addr, singular, plural string) string {
 }
 
 // Find returns the plan for a pod. The error is a *Refusal if a change may help the pod. Find changes no state except that
-// of the pod in the Binder: whether the pod searches for a slot, is orphaned, or has had a plan with other nodes.
+// of the pod in the Binder: whether the pod searches for a slot, is orphaned, has had a plan with nodes other than that of
+// its reservation, or may get such a plan next.
 func (b *Binder) Find(ctx context.Context, pod *corev1.Pod) (*Plan, error) {
 	id, fixed, err := identity.Of(pod, b.Cache.Kinds, b.Cache.Workloads.Controller)
 	if err != nil {
@@ -163,8 +164,8 @@ func (b *Binder) Skip(p *Plan) bool {
 // Fits returns nil if the node can take the pod. A pod with a reservation needs the node that has its addresses, or a
 // node to which the addresses can move. A pod that gets new addresses needs a free address in each family, or a free
 // slot. Otherwise Fits returns a *Refusal, or ErrNotReady. It may set lacked, and has no other side effect. Preemption
-// does not help a refused pod: an evicted pod keeps its fixed address, and the address of an evicted unreserved pod is in
-// cooldown first.
+// does not help a refused pod: an evicted pod keeps its fixed address, and the address of an evicted unreserved pod stays
+// dynamic or, on a strict node, is in cooldown first.
 func (b *Binder) Fits(p *Plan, node *corev1.Node) error {
 	switch {
 	case p.Unreserved:
@@ -226,8 +227,8 @@ func (b *Binder) atHome(node string, addrs []netip.Addr) bool {
 	return ok && !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return !n.Home(a) })
 }
 
-// Scores reports whether the free addresses of nodes matter for the choice of a node, because the pod may get new
-// addresses.
+// Scores reports whether Score matters for the choice of a node: for a pod that has no reservation yet, and for Reassign.
+// It returns false for unreserved pods, and for plans of ForCandidates.
 func (b *Binder) Scores(p *Plan) bool {
 	return !p.Unreserved && !p.candidates && (p.reservation.node == "" || p.failover == v1alpha1.Reassign)
 }
@@ -343,9 +344,9 @@ func (b *Binder) fitsRequested(p *Plan, node string) error {
 	return nil
 }
 
-// wakeOnFreeAddress returns the causes that help a pod that needs new addresses: an address becomes free, or, for a pod
-// of a workload with slots, a slot becomes free. If the pod requests addresses, only one of these helps. If the pod
-// searches for a slot, a free address does not help.
+// wakeOnFreeAddress returns the causes that help a pod that needs new addresses: its entries or its FixedIP change, an
+// address becomes free, or, for a pod of a workload with slots, a slot becomes free. If the pod requests addresses, no other
+// free address helps. If the pod searches for a slot, no free address helps. In both cases, a change of the workload helps.
 func (b *Binder) wakeOnFreeAddress(p *Plan) requeue.WakeOn {
 	wake := p.wakeOn()
 	if p.id.Slot {

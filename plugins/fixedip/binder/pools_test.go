@@ -188,8 +188,8 @@ func (a *actor) show() {
 	a.late = nil
 }
 
-// checkOffers fails the test if two pools offer an address, or if a pool offers an address that the entry at its home does
-// not show as moved there. Called under mu.
+// checkOffers fails the test if two pools offer an address, or if the pool of a node other than the home of an address offers
+// it although the entry at the home does not show it as moved to that node. Called under mu.
 func (s *pools) checkOffers() {
 	for _, addr := range movedAddrs {
 		var offering []string

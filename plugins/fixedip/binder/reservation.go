@@ -261,7 +261,8 @@ func orNil[T any](obj *T, err error) (*T, error) {
 
 // formerPod returns the reason to assume that the former pod of the name still runs on the node of the reservation with
 // the addresses; empty if there is none. node is nil if it was deleted. moves is true if the addresses move to another
-// node. The controller has to allow such a move (status.movableFor).
+// node. The controller has to allow such a move (status.movableFor), unless the node is fenced or the former pod never ran
+// there with the addresses.
 func (b *Binder) formerPod(p *Plan, node *corev1.Node, moves bool) string {
 	r := &p.reservation
 	n, known := b.Cache.Ledger.Node(r.node)

@@ -225,7 +225,8 @@ func (b *Binder) explainSlots(p *Plan, refused func(string) []string) string {
 type slotWaiters struct {
 	mu sync.Mutex
 	// workloads contains the workload of each searching pod, named as in pool entries. Key: the UID of a pod that the watch
-	// shows. search adds a pod; a pod is removed when Assume has claimed its address, or when the pod is deleted.
+	// shows. search adds a pod. A pod is removed when search returns false for it, when Assume has claimed its address, or
+	// when the pod is deleted.
 	workloads map[types.UID]string
 }
 

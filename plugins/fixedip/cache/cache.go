@@ -61,8 +61,8 @@ type Cache struct {
 	// Pools reads pools from the API server, and Writer writes them.
 	Pools  *ciliumpool.Client
 	Writer *ciliumpool.Writer
-	// synced contains a function for each watch that reports whether the watch has delivered all objects that existed at
-	// the start. Key: the plural name of the resource.
+	// synced contains, for the watch of CiliumNodes and that of FixedIPs, a function that reports whether the watch has
+	// delivered all objects that existed at the start. Key: the plural name of the resource.
 	synced map[string]toolscache.InformerSynced
 
 	mu sync.Mutex
@@ -135,7 +135,8 @@ func (c *Cache) WritePools(ctx context.Context, api *ciliumpool.Client) {
 	c.Writer.OnPool = func(n pool.NodePool) { c.PoolChanged(n.Name, c.Ledger.ObserveWrite(n)) }
 }
 
-// Ready reports whether the watches have delivered all objects that existed when the scheduler started.
+// Ready reports whether the watches of CiliumNodes and FixedIPs have delivered all objects that existed when the scheduler
+// started.
 func (c *Cache) Ready() bool {
 	for _, synced := range c.synced {
 		if !synced() {
@@ -147,8 +148,8 @@ func (c *Cache) Ready() bool {
 
 var _ metrics.Sources = &Cache{}
 
-// Synced reports for each watch whether it has delivered all objects that existed when the scheduler started. Key: the
-// plural name of the resource.
+// Synced reports for the watch of CiliumNodes and that of FixedIPs whether it has delivered all objects that existed when
+// the scheduler started. Key: the plural name of the resource.
 func (c *Cache) Synced() map[string]bool {
 	all := make(map[string]bool, len(c.synced))
 	for resource, synced := range c.synced {

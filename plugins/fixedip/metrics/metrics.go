@@ -45,8 +45,8 @@ const (
 type Cause string
 
 const (
-	// Owner means that the pod's reservation changed, or that another pod whose address the pod waits for changed or
-	// ended.
+	// Owner means that the pod's reservation changed, that another pod whose address the pod waits for ended, or that the
+	// reservation of that other pod changed.
 	Owner Cause = "owner"
 	// Node means that a node that the pod waits for, the pool of such a node, or its subnets changed.
 	Node Cause = "node"

@@ -15,8 +15,8 @@ import (
 type Key struct {
 	// Cause determines the meaning of Name. Owner: a pod, "namespace/name", whose pool entries or FixedIP change, or
 	// which ends. Workload: a workload, named as in pool entries, that becomes known or whose annotations change. Node: a
-	// node whose pool or readiness changes. Slot: a workload, named as in pool entries, of which a slot becomes free.
-	// Quota: a namespace whose quota allows more FixedIPs. FreeAddress: see anyFreeAddress.
+	// node whose pool, readiness or fencing changes; see also anySubnet. Slot: a workload, named as in pool entries, of which
+	// a slot becomes free. Quota: a namespace whose quota allows more FixedIPs. FreeAddress: see anyFreeAddress.
 	Cause metrics.Cause
 	Name  string
 	// Addr is an address whose home changes, because a node gets or loses a subnet that contains it. Name is empty then.
@@ -34,13 +34,13 @@ func Keys(cause metrics.Cause, names ...string) []Key {
 	return keys
 }
 
-// WakeOn lists the causes that may help a refused pod. A change of its annotations requeues the pod in any case, even
-// with the zero value.
+// WakeOn lists the causes that may help a refused pod. A change of the annotations of the pod requeues the pod in any case,
+// even with the zero value.
 type WakeOn struct {
 	Keys []Key
 	// FreeAddress describes the address that helps if it becomes free on some node; nil: no free address helps.
 	FreeAddress *FreeAddress
-	// Searching is true if the pod waits only for a slot of the workload among Keys.
+	// Searching is true if the pod searches for a slot of the workload among Keys, so that a free address does not help.
 	Searching bool
 }
 
@@ -104,7 +104,7 @@ func (w WakeOn) index() []Key {
 // Event is a change of the cluster. Each field that is set may requeue pods.
 type Event struct {
 	Keys []Key
-	// Node is a node whose pool or readiness has changed; empty: none.
+	// Node is a node whose pool, readiness or fencing has changed; empty: none.
 	Node string
 	// Freed is the number of addresses of Node that became free. AllFreeAddresses requeues every pod that can use Node.
 	Freed int

@@ -54,8 +54,8 @@ type bench struct {
 // step contains the figures of one step. Memory is in bytes. Times are in seconds, except the CPU time of Process.
 type step struct {
 	Name string `json:"name"`
-	// Took is the time from the beginning of the step until the controller had done its work. The steps ready and
-	// settled begin at the start of the controller.
+	// Took is the time from the beginning of the step until the controller had done its work; for the step idle, it is the
+	// idle time. The steps ready and settled begin at the start of the controller.
 	Took float64 `json:"seconds"`
 	measure.Process
 	// Heap is the memory of all objects on the Go heap that have not been collected yet.

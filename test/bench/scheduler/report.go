@@ -155,7 +155,7 @@ func (r result) requests() float64 {
 	return sum
 }
 
-// poolWrites returns the number of patches of CiliumNodes per pod.
+// poolWrites returns the number of patches of CiliumNodes, without patches of their status, per pod.
 func (r result) poolWrites() float64 {
 	return r.Requests[measure.RequestKey("PATCH", "ciliumnodes", "")]
 }

@@ -48,7 +48,8 @@ type bench struct {
 	pods, rounds, qps int
 	reports           bool
 	only              []string
-	// limits are the limits of the figures; if nil, the figures are not compared. run keeps those for its size and load.
+	// limits are the limits of the figures; if nil, the figures are not compared. The method run removes the limits for
+	// other sizes and loads.
 	limits []limit
 	began  time.Time
 

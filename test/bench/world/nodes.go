@@ -100,7 +100,7 @@ func (w *World) nodeSubnet(i int) *v1alpha1.NodeSubnet {
 }
 
 // CiliumNode returns a CiliumNode with the pool that our controller would write: owned entries for the highest addresses,
-// used and free dynamic entries for the lowest.
+// used and free dynamic entries for the lowest. The pool of each of the first w.Searching nodes also has the entry of a slot.
 func (w *World) CiliumNode(i int) *ciliumv2.CiliumNode {
 	node := w.node(i)
 	cn := &ciliumv2.CiliumNode{

@@ -33,8 +33,8 @@ import (
 )
 
 const (
-	// poolSize is the number of entries of a pool. It is small, so that a new pod is likely to take an address that was
-	// withdrawn a moment ago.
+	// poolSize is the number of entries of a pool. It is small, so that a new pod is likely to get an address that was
+	// withdrawn a moment ago if the agent still offers that address.
 	poolSize = 9
 	// podsPerNode is the number of pods that are created and deleted on each node. The pool also has entries for the
 	// router and for two withdrawn addresses.

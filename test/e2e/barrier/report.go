@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// report prints the barriers without an answer and a table with one line for each disturbance. It returns an error if an
-// answer was wrong or missing.
+// report prints the barriers without an answer and a table with one line for each disturbance and one for all of them. It
+// returns an error if an answer was wrong or missing.
 func report(results []result) error {
 	for _, r := range results {
 		if !r.Answered {

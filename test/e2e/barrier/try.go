@@ -40,8 +40,8 @@ type result struct {
 	// Versions the reads of the CiliumNode between the write and the answer.
 	Writes, Conflicts, Versions int
 	Answered                    bool
-	// Last is the last state of the barrier before Complete. Incomplete and NoPool are true if the barrier was in that state
-	// before Complete.
+	// Last is the last state of the barrier before Complete. Incomplete is true if the barrier was Incomplete at any time,
+	// and NoPool is true if it was NoPool at any time.
 	Last               string
 	Incomplete, NoPool bool
 	// Clear, InUse and Unknown count the withdrawn addresses, by the use that the answer shows.

@@ -91,8 +91,9 @@ func agentRestartedOften(ctx context.Context, s *scene) error {
 }
 
 // ciliumNodeDeleted deletes the CiliumNode of a node on which pods run, and restarts its agent, which creates the CiliumNode
-// again. No pod is replaced or gets other addresses, and pods that start after that share no address with another pod. The
-// control pods on the node are pinged throughout.
+// again. This replaces no pod and changes no address, and pods that start after that share no address with another pod. At the
+// end, pods with fixed addresses are deleted, and their replacements have the same addresses. The control pods on the node are
+// pinged throughout.
 func ciliumNodeDeleted(ctx context.Context, s *scene) error {
 	before, err := s.placed(ctx, workload{name: "web", replicas: 3, nodes: []string{calmNode}})
 	if err != nil {
@@ -221,9 +222,9 @@ func apiServerRestarted(ctx context.Context, s *scene) error {
 	return err
 }
 
-// cutAgent drops the packets from the agent of a node to the API server. The agent notices only after a timeout of 30 s or
-// more, and then reconnects; until then it works with its last state. The kubelet of the node is not affected. heal ends the
-// partition.
+// cutAgent drops the packets that the agent of a node sends over its present connections to the API server. The agent notices
+// only after a timeout of 30 s or more, and then opens new connections, whose packets are not dropped; until then it works with
+// its last state. The kubelet of the node is not affected. heal ends the partition.
 func (s *scene) cutAgent(ctx context.Context, name string) (heal func() error, err error) {
 	node := s.cluster.Node(name)
 	out, err := node.Run(ctx, "ss", "--tcp", "--numeric", "--processes", "--no-header", "state", "established")
@@ -271,7 +272,8 @@ func agentPorts(ss string) []string {
 }
 
 // agentCutOff replaces a pod and places a new one while the agent of their node is partitioned. The first pod gets its
-// addresses, because its entries already exist. The second may get other addresses than the claimed ones.
+// addresses, because its entries already exist. The second may get other addresses than the claimed ones, but must run with
+// its fixed addresses after the partition, and keep them when it is replaced.
 func agentCutOff(ctx context.Context, s *scene) error {
 	before, err := s.placed(ctx, workload{name: "old", replicas: 1, nodes: []string{victimNode}})
 	if err != nil {
@@ -336,8 +338,8 @@ func (s *scene) placeWhileCut(ctx context.Context) (claimed, got []string, err e
 	return claimed, got, err
 }
 
-// agentCutOffStrict does the same as agentCutOff on a strict node. The pool has no dynamic entry, so the new pod waits until
-// the partition ends and then has the claimed addresses.
+// agentCutOffStrict does the same as agentCutOff on a strict node, but does not replace the new pod. The pool has no dynamic
+// entry, so the new pod waits until the partition ends and then has the claimed addresses.
 func agentCutOffStrict(ctx context.Context, s *scene) error {
 	const key = "fixedip.io/strict"
 	if err := s.label(ctx, victimNode, key, "true"); err != nil {

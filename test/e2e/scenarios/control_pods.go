@@ -99,7 +99,7 @@ func (b *controlPods) list(ctx context.Context) ([]corev1.Pod, error) {
 	return list.Items, nil
 }
 
-// undisturbed returns an error unless the control pods are still the same pods, with the same addresses and without
+// undisturbed returns an error unless the control pods are still the same pods, ready, with the same addresses and without
 // restarts.
 func (b *controlPods) undisturbed(ctx context.Context) error {
 	list, err := b.list(ctx)

@@ -113,7 +113,7 @@ func (s *scene) running(name string) (identity, error) {
 	return i, nil
 }
 
-// checkFixedIP compares a pod with its FixedIP.
+// checkFixedIP compares a pod with its FixedIP, and checks that every condition of the FixedIP is true.
 func (s *scene) checkFixedIP(name string, i identity) error {
 	fip := s.witness.Record(s.namespace, name)
 	if fip == nil {

@@ -19,7 +19,7 @@ import (
 // run in one more lane.
 const podLanes = 2
 
-// scenarioTimeout is the time limit of a scenario. The limits of its steps are shorter.
+// scenarioTimeout is the time limit of a scenario. stepTimeout, the limit of a step without progress, is shorter.
 const scenarioTimeout = 10 * time.Minute
 
 // pairTime is an upper limit of the time that the scenario ratioScenario needs for one pair of replacements.
@@ -115,7 +115,8 @@ func (t *trial) runLane(ctx context.Context, kills bool, m *killer, n need) {
 }
 
 // runOne restarts each program of the nodes that has exited, and then runs a scenario in its own namespace. If m is not
-// nil, the scenario starts shortly before m kills our programs.
+// nil, the scenario starts shortly before m kills our programs. If the time of the flag -limit is over, runOne leaves the
+// scenario out.
 func (t *trial) runOne(parent context.Context, s scenario, m *killer, nodes []string) {
 	if s.name == ratioScenario {
 		t.options.machine.Lock()

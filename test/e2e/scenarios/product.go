@@ -212,8 +212,8 @@ type killer struct {
 
 const (
 	// killWhenReady is the time, in addition to one report interval of the agents, from the readiness of the programs
-	// to the next kill. It suffices for a program to become the leader, ask an agent, and act on the answer. On a busy
-	// machine the start alone may take longer.
+	// to the next kill. It suffices for a program to become the leader, ask an agent, and act on the answer. It does not
+	// include the start of the programs, which may take longer on a busy machine.
 	killWhenReady = 8 * time.Second
 	// killAfter is the time from the start of a scenario to the first kill.
 	killAfter = time.Second

@@ -12,7 +12,7 @@ import (
 // throughout is the name of the checks that run during all scenarios.
 const throughout = "throughout"
 
-// outcome is the result of one scenario.
+// outcome is the result of one scenario, or of a check without a scenario.
 type outcome struct {
 	name, detail string
 	began        time.Time

@@ -3,8 +3,8 @@
 
 package main
 
-// need is the part of the cluster that a scenario must have for itself. Other scenarios run at the same time, each in its
-// own namespace, because most of the time is spent waiting for agents that report rarely.
+// need is the part of the cluster that a scenario must have for itself. Scenarios that need only their pods or the third node
+// run at the same time, each in its own namespace, because most of the time is spent waiting for agents that report rarely.
 type need int
 
 const (

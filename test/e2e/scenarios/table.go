@@ -131,8 +131,8 @@ func (s summary) title() string {
 	return title
 }
 
-// writeTable writes the last complete run on each version as a page of the documentation, and the page of compatibility if
-// o.compatibility is set.
+// writeTable writes the last complete run with each profile on each version as a page of the documentation, and the page of
+// compatibility if o.compatibility is set.
 func writeTable(o options) error {
 	all, err := lastRuns(o)
 	if err != nil {
@@ -179,7 +179,7 @@ func writeTable(o options) error {
 	return writeCompatibility(o, all)
 }
 
-// rows returns the names of all scenarios, and of failed checks without a scenario.
+// rows returns the names of all scenarios, without and with kills, and of failed checks without a scenario.
 func rows(all []summary) []string {
 	var names []string
 	for _, s := range scenarios {

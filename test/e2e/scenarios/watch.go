@@ -57,8 +57,8 @@ type watch struct {
 	differs map[string]time.Time
 }
 
-// startWatch creates the control pods, waits until those with fixed addresses are whole (see scene.whole), and starts
-// the watch.
+// startWatch creates the control pods, waits until all are ready and those with fixed addresses are whole (see scene.whole),
+// and starts the watch.
 func startWatch(ctx context.Context, t *trial) (*watch, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &watch{trial: t, end: cancel, differs: map[string]time.Time{}}
@@ -233,7 +233,7 @@ func (w *watch) compare(pods []corev1.Pod, ceps []ciliumv2.CiliumEndpoint, boxes
 			ips = append(ips, ip.IP)
 		}
 		for place, have := range map[string][]string{"its CiliumEndpoint": endpoints[key], "its interface": interfaces[string(p.UID)]} {
-			// A pod without a sandbox may be on a node that is powered off.
+			// A missing CiliumEndpoint or sandbox is no difference: the node of the pod may be powered off.
 			if have != nil && !same(have, ips) {
 				differs[string(p.UID)+place] = fmt.Sprintf("pod %s has %v in its status, and %s has %v", key, ips, place, have)
 			}

@@ -42,8 +42,9 @@ func upgrade(values ...string) string {
 	return "helm upgrade fixedip manifests/charts/fixedip -n fixedip-system --reuse-values --wait --set " + strings.Join(values, " --set ")
 }
 
-// TestExamples applies each manifest of manifests/examples. It checks that the pods become ready with addresses that
-// FixedIPs reserve, and that the next pods have the same addresses after all pods were deleted.
+// TestExamples applies each manifest of manifests/examples, except those in withoutGangs. It checks that the pods become ready
+// with addresses that FixedIPs reserve, and that the next pods have the same addresses after all pods were deleted. Each address
+// must belong to a pod with the same name again, except in the example deployment-slots.
 func TestExamples(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(root, "manifests", "examples", "*.yaml"))
 	must(t, err)

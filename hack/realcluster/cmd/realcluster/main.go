@@ -6,6 +6,7 @@
 //	realcluster up     starts a cluster, replaces an earlier one, and returns when it is ready
 //	realcluster down   stops the cluster and deletes its work folder
 //
+// With --product=none, up returns when the programs of the nodes are started, because nodes become ready only with fixedip.
 // If a prerequisite is missing, the exit status is 2.
 package main
 

@@ -239,8 +239,8 @@ func (g *Gatherer) Slots(ctx context.Context, from Reader, key client.ObjectKey)
 	return states, nil
 }
 
-// describe sets the fields of w that are the same for all identities of the workload. If the reclaim policy is invalid,
-// describe reports that in an event and leaves w.Reclaim nil.
+// describe sets Exists, UID, APIVersion, OptsOut and Reclaim in w from the workload that was found. If the reclaim policy is
+// invalid, describe reports that in an event and leaves w.Reclaim nil.
 func (g *Gatherer) describe(w *reclaim.Workload, found *identity.Workload) {
 	w.Exists, w.UID, w.APIVersion = true, found.UID, found.APIVersion
 	// The annotations of existing pods do not count here: the next pod of the identity may have others.
@@ -332,9 +332,9 @@ func (g *Gatherer) addressHomes(ctx context.Context, record *v1alpha1.FixedIP) (
 	return homes, nil
 }
 
-// homeMissing returns the value of reclaim.State.HomeMissing for a FixedIP: a node that exists and has the subnet of
-// one of the addresses, but has no CiliumNode with that subnet. It returns an empty string if there is no such node,
-// if the FixedIP is not being deleted, or if no pod was allowed to move the addresses.
+// homeMissing returns the value of reclaim.State.HomeMissing for a FixedIP: a node that exists and to which a NodeSubnet
+// assigns the subnet of one of the addresses, although no CiliumNode has a subnet with that address. It returns an empty
+// string if there is no such node, if the FixedIP is not being deleted, or if no pod was allowed to move the addresses.
 func (g *Gatherer) homeMissing(ctx context.Context, record *v1alpha1.FixedIP) (string, error) {
 	if record == nil || record.DeletionTimestamp == nil || record.Status.MovableFor == "" {
 		return "", nil

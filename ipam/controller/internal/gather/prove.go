@@ -25,8 +25,9 @@ type Agents interface {
 // ErrAsked is the error of Prove while the agent has not answered.
 var ErrAsked = errors.New("the agent has not answered yet")
 
-// NotProvedError is the error of Prove if another pod or the node itself may use the addresses, according to the answer or the
-// last report of the agent, or to the pods on the node. The evidence may become sufficient without an event.
+// NotProvedError is the error of Prove if a pod other than the owner, or the node itself, may use one of the addresses,
+// according to the answer or the last report of the agent, or to the pods on the node. The evidence may become sufficient
+// without an event.
 type NotProvedError struct {
 	Why string
 	// Answered is the time at which the agent answered; the current time if the agent reports one of the addresses as used.
@@ -68,8 +69,8 @@ func (g *Gatherer) Prove(ctx context.Context, node string, addrs []netip.Addr, o
 	}
 	for _, a := range addrs {
 		if user, used := evidence.Used[a]; used && user != owner {
-			// No change of the pods can make this answer sufficient. When the agent reports another use, the next Prove
-			// makes a new request.
+			// No change of the pods can make this answer sufficient. Drop it when the report in the ledger no longer
+			// shows the same use, so that the next Prove makes a new request.
 			if reported, still := n.Used[a]; !still || reported != user {
 				g.Agents.Forget(node, key)
 			}

@@ -170,7 +170,7 @@ func TestInitialList(t *testing.T) {
 			want := []corev1.Pod{}
 			for _, name := range podNames {
 				p := pod(name)
-				// The transform drops labels that no adoption rule reads; the cache drops the type of typed objects.
+				// The transform drops labels that no adoption rule reads. The type is not compared.
 				p.TypeMeta, p.Labels = metav1.TypeMeta{}, nil
 				want = append(want, *p)
 			}

@@ -131,9 +131,9 @@ const (
 	resyncPause = 10 * time.Millisecond
 )
 
-// Resync queues every identity: all of them when the controller starts, as fast as the controller processes them, and then
-// each once per period, evenly spread. It covers changes whose events were missed and, at the start, the existing objects,
-// whose events the predicates leave out.
+// Resync queues every identity that All returns: all of them when the controller starts, as fast as the controller processes
+// them, and then each once per period, evenly spread. It covers changes whose events were missed and, at the start, the
+// existing objects, whose events the predicates leave out.
 type Resync struct {
 	Clock  clock.Clock
 	Period time.Duration
