@@ -12,13 +12,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/reclaim"
+	"fixedip.io/fixedip/test/gen"
 )
 
 // TestReports checks that the release of an address is blocked if the agent reports that another pod uses it.
@@ -101,6 +104,34 @@ func TestHomeMissing(t *testing.T) {
 			got, err := g.homeMissing(t.Context(), record)
 			if got != c.want || err != nil {
 				t.Errorf("got %q and error %v, want %q", got, err, c.want)
+			}
+		})
+	}
+}
+
+// TestBarePodsPolicy checks that the annotation of a bare pod is its failover policy, and that the FixedIP keeps its policy if the
+// pod has no annotation or an invalid one: kubectl fixedip move sets the policy in the FixedIP.
+func TestBarePodsPolicy(t *testing.T) {
+	migrate := v1alpha1.Migrate
+	for name, c := range map[string]struct {
+		annotations map[string]string
+		want        *v1alpha1.Failover
+		event       bool
+	}{
+		"no annotation":      {},
+		"Migrate":            {annotations: map[string]string{identity.AnnotationFailover: "Migrate"}, want: &migrate},
+		"invalid annotation": {annotations: map[string]string{identity.AnnotationFailover: "Move"}, event: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			recorder := events.NewFakeRecorder(1)
+			g := &Gatherer{Events: recorder}
+			s := &reclaim.State{Pod: gen.Pod("single", func(p *corev1.Pod) { p.Annotations = c.annotations })}
+			g.ownWorkload(s)
+			if diff := cmp.Diff(c.want, s.Workload.Failover); diff != "" {
+				t.Errorf("failover policy of the workload (-want +got): %s", diff)
+			}
+			if (len(recorder.Events) > 0) != c.event {
+				t.Errorf("got %d events, want one: %t", len(recorder.Events), c.event)
 			}
 		})
 	}
