@@ -30,8 +30,23 @@ const usualConfiguration configurationSource = "fixedip-system/fixedip-config"
 const configurationKey = "config.yaml"
 
 func (s *configurationSource) addFlags(cmd *cobra.Command) {
-	cmd.Flags().StringVar((*string)(s), "configuration", "", "ConfigMap of the configuration of fixedip, as namespace/name, which is used if it can be read; if empty, the one that the Deployment of the controller mounts, or "+string(usualConfiguration)+" if the Deployment cannot be read")
+	cmd.Flags().Var(s, "configuration", "ConfigMap of the configuration of fixedip, as namespace/name, which is used if it can be read; if empty, the one that the Deployment of the controller mounts, or "+string(usualConfiguration)+" if the Deployment cannot be read")
 }
+
+// String returns the value of the flag.
+func (s *configurationSource) String() string { return string(*s) }
+
+// Set sets the value of the flag. It returns an error if the value is neither namespace/name nor empty.
+func (s *configurationSource) Set(value string) error {
+	if namespace, name, _ := strings.Cut(value, "/"); value != "" && (namespace == "" || name == "" || strings.Contains(name, "/")) {
+		return fmt.Errorf("%q is not namespace/name; write, for example, %s", value, usualConfiguration)
+	}
+	*s = configurationSource(value)
+	return nil
+}
+
+// Type returns the type of the flag in the help.
+func (s *configurationSource) Type() string { return "string" }
 
 // locate returns source or, if it is empty, the ConfigMap that the Deployment of the controller mounts: an installation
 // may be in any namespace, and kustomize appends a hash to the name of the ConfigMap. If there is no such ConfigMap, or
@@ -55,10 +70,7 @@ func (c *cluster) locate(ctx context.Context, source configurationSource) config
 func (c *cluster) configuration(ctx context.Context, source configurationSource) (settings configuration.Configuration, unread error) {
 	settings.Complete()
 	source = c.locate(ctx, source)
-	namespace, name, ok := strings.Cut(string(source), "/")
-	if !ok {
-		return settings, fmt.Errorf("--configuration: %q is not namespace/name; write, for example, fixedip-system/fixedip-config", source)
-	}
+	namespace, name, _ := strings.Cut(string(source), "/")
 	configMap, err := get(ctx, c, namespace, name, &corev1.ConfigMap{})
 	switch {
 	case err != nil:

@@ -75,3 +75,15 @@ func inConfigMap(namespace, name string) *corev1.ConfigMap {
 	c.Namespace, c.Name = namespace, name
 	return c
 }
+
+// TestConfigurationFlag checks which values of the flag --configuration are accepted. A wrong value would otherwise have the effect of
+// a configuration that cannot be read.
+func TestConfigurationFlag(t *testing.T) {
+	for value, valid := range map[string]bool{"": true, "ns/name": true, "name": false, "/name": false, "ns/": false, "ns/name/key": false} {
+		source := usualConfiguration
+		err := source.Set(value)
+		if (err == nil) != valid || valid && source.String() != value || !valid && source != usualConfiguration {
+			t.Errorf("%q: got value %q and error %v, want valid: %t", value, source.String(), err, valid)
+		}
+	}
+}

@@ -141,7 +141,7 @@ func (u *Uninstall) asLeader(ctx context.Context, act func(context.Context) erro
 	if led.Load() {
 		return <-acted
 	}
-	return fmt.Errorf("could not acquire the Lease %s, which is held by %q; if a controller still runs, stop it, then try again: %w", u.Lease, elector.GetLeader(), context.Cause(ctx))
+	return fmt.Errorf("could not acquire the Lease %s (last known holder: %q); if a controller still runs, stop it, then try again: %w", u.Lease, elector.GetLeader(), context.Cause(ctx))
 }
 
 // removeFinalizers removes the finalizer of the controller from all FixedIPs, and returns the number of FixedIPs that had it.

@@ -52,7 +52,7 @@ func TestRun(t *testing.T) {
 			noDeployment: true, finalizers: []string{"example.com/other"}, annotations: map[string]string{"other": "x"},
 		},
 		"another controller is the leader": {
-			holder: "somewhere", err: `the Lease fixedip-system/cilium-ipam-leader, which is held by "somewhere"`,
+			holder: "somewhere", err: `the Lease fixedip-system/cilium-ipam-leader (last known holder: "somewhere")`,
 			replicas: 2, finalizers: []string{v1alpha1.Finalizer, "example.com/other"}, annotations: map[string]string{"other": "x", autoscaler: "true", scaledown.ListOfOurs: autoscaler},
 		},
 		"a FixedIP that cannot be written": {

@@ -136,7 +136,7 @@ func (j *judge) pools() {
 		}
 		p.Families = append(p.Families, family)
 		if len(family.Full) == with {
-			j.problem("add nodes, or delete FixedIPs that are not needed; kubectl fixedip top shows the use of each node", "No node has a free %s address, so no new pod gets one", f)
+			j.problem("add nodes, or delete FixedIPs that are not needed; kubectl fixedip top shows the use of each node", "No node has a free %s address, so no pod gets a new fixed address", f)
 		}
 	}
 	if len(p.WithoutSubnet) > 0 {

@@ -218,7 +218,7 @@ func ConfigMapsOf(deployments []appsv1.Deployment, pods []corev1.Pod) (names []s
 // its Deployment.
 func (j *judge) configuration() {
 	j.Configuration.State = Unknown
-	if len(j.in.Deployments) == 0 || !j.reads(Configurations) {
+	if len(j.in.Deployments) < len(ProgramNames) || !j.reads(Configurations) {
 		return
 	}
 	// If the settings of Cilium are not known, the zero value results in the defaults that the programs use in that case.
@@ -263,7 +263,7 @@ func (j *judge) configuration() {
 		j.problem("let both Deployments mount one ConfigMap", "The programs have different configurations")
 	}
 	if len(outdated) > 0 {
-		j.problem("restart both Deployments with kubectl rollout restart, unless an update is in progress", "Pods started before the last change of their configuration: %s", some(outdated))
+		j.problem("restart both Deployments with kubectl rollout restart, unless an update is in progress", "Pods may run with another configuration than that of their Deployment: %s", some(outdated))
 	}
 }
 

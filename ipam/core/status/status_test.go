@@ -175,15 +175,15 @@ func TestProblems(t *testing.T) {
 		"a pod has another ConfigMap": {func(in *status.Inputs) {
 			in.Pods[0].Spec = *in.Pods[0].Spec.DeepCopy()
 			in.Pods[0].Spec.Volumes[0].ConfigMap.Name = "older"
-		}, []string{"Pods started before the last change of their configuration: fixedip-system/fixedip-controller-1"}},
+		}, []string{"Pods may run with another configuration than that of their Deployment: fixedip-system/fixedip-controller-1"}},
 		"a pod has another checksum": {func(in *status.Inputs) { in.Pods[1].Annotations["checksum/config"] = "0" },
-			[]string{"Pods started before the last change of their configuration: fixedip-system/fixedip-scheduler-1"}},
+			[]string{"Pods may run with another configuration than that of their Deployment: fixedip-system/fixedip-scheduler-1"}},
 		"the ConfigMap was edited": {func(in *status.Inputs) { configMap(in).ManagedFields[0].Time = &metav1.Time{Time: now} },
-			[]string{"Pods started before the last change of their configuration: fixedip-system/fixedip-controller-1, fixedip-system/fixedip-scheduler-1"}},
+			[]string{"Pods may run with another configuration than that of their Deployment: fixedip-system/fixedip-controller-1, fixedip-system/fixedip-scheduler-1"}},
 		"the ConfigMap was edited, and a program has restarted": {func(in *status.Inputs) {
 			configMap(in).ManagedFields[0].Time = &metav1.Time{Time: now.Add(-time.Minute)}
 			in.Pods[0].Status.ContainerStatuses = []corev1.ContainerStatus{{Name: status.Controller, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Time{Time: now}}}}}
-		}, []string{"Pods started before the last change of their configuration: fixedip-system/fixedip-scheduler-1"}},
+		}, []string{"Pods may run with another configuration than that of their Deployment: fixedip-system/fixedip-scheduler-1"}},
 		"another IPAM mode": {func(in *status.Inputs) { in.CiliumConfig.Data["ipam"] = "cluster-pool" }, []string{`The IPAM mode of Cilium is "cluster-pool"`}},
 		"no Cilium": {func(in *status.Inputs) {
 			in.CiliumConfig, in.Agents, in.Pools, in.MissingKinds = nil, nil, nil, []string{status.CiliumNodes}
@@ -197,7 +197,7 @@ func TestProblems(t *testing.T) {
 		"every node is full": {func(in *status.Inputs) {
 			in.Pools = ledger.New()
 			in.Pools.SetNode(pool.NodePool{Name: "node-1", Subnets: []netip.Prefix{netip.MustParsePrefix("10.240.1.4/32")}, Entries: map[netip.Addr]pool.Entry{netip.MustParseAddr("10.240.1.4"): {}}})
-		}, []string{"No node has a free IPv4 address, so no new pod gets one"}},
+		}, []string{"No node has a free IPv4 address, so no pod gets a new fixed address"}},
 		"FixedIPs are not ready": {func(in *status.Inputs) {
 			for _, n := range []string{"a", "b", "c", "d", "e", "f", "g"} {
 				in.FixedIPs = append(in.FixedIPs, fixedIP(n, metav1.ConditionFalse, "NodeGone"))
