@@ -172,7 +172,7 @@ func TestFixDuringARollingUpdate(t *testing.T) {
 	}
 	want := []string{
 		"WrongAddress of Pod db/web-new-y: evicted pod db/web-new-y.",
-		"WrongAddress of Pod db/web-old-x: not repaired now, because another pod of the workload was evicted; run the command again when that pod has been replaced.",
+		"WrongAddress of Pod db/web-old-x: not repaired now, because another pod of the workload was evicted, or may have been; run the command again when that pod has been replaced.",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("repairs (-want +got):\n%s", diff)

@@ -41,7 +41,8 @@ var errPodGone = fmt.Errorf("not evicted, because the pod that was checked no lo
 // policy is the mismatch policy if neither a pod nor its workload has an annotation. The error contains the errors of all
 // repairs that failed; a skipped repair is no error.
 func (c *cluster) repair(ctx context.Context, log io.Writer, problems []check.Problem, policy identity.OnMismatch) (remaining []check.Problem, err error) {
-	// evicted contains the workloads of which a pod was evicted. Key: Repair.Workload.
+	// evicted contains the workloads of which a pod was evicted, or may have been: the API server may evict a pod although the
+	// request fails. Key: Repair.Workload.
 	evicted := map[string]bool{}
 	for _, p := range problems {
 		switch {
@@ -49,11 +50,14 @@ func (c *cluster) repair(ctx context.Context, log io.Writer, problems []check.Pr
 			remaining = append(remaining, p)
 			continue
 		case p.Repair.Evict && evicted[p.Repair.Workload]:
-			fmt.Fprintf(log, "%s of %s: not repaired now, because another pod of the workload was evicted; run the command again when that pod has been replaced.\n", p.Kind, p.Object)
+			fmt.Fprintf(log, "%s of %s: not repaired now, because another pod of the workload was evicted, or may have been; run the command again when that pod has been replaced.\n", p.Kind, p.Object)
 			remaining = append(remaining, p)
 			continue
 		}
 		done, failed := c.perform(ctx, *p.Repair, policy)
+		if p.Repair.Evict && !errors.Is(failed, errSkipped) && !apierrors.IsTooManyRequests(failed) {
+			evicted[p.Repair.Workload] = true
+		}
 		if errors.Is(failed, errSkipped) {
 			fmt.Fprintf(log, "%s of %s: %v.\n", p.Kind, p.Object, failed)
 			remaining = append(remaining, p)
@@ -65,7 +69,6 @@ func (c *cluster) repair(ctx context.Context, log io.Writer, problems []check.Pr
 			err = errors.Join(err, fmt.Errorf("repair %s of %s: %w", p.Kind, p.Object, failed))
 			continue
 		}
-		evicted[p.Repair.Workload] = evicted[p.Repair.Workload] || p.Repair.Evict
 		if c.dry {
 			done += " (dry run)"
 		}

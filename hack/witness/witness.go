@@ -67,8 +67,8 @@ type Witness struct {
 	// violations contains the violations in the order in which they were seen.
 	violations []string
 	history    history
-	// anyOrder is true if the claim of a pod of another scheduler may be written after the pod is bound; see AnyOrder.
-	anyOrder bool
+	// anyOrder reports whether the claim of a pod may be written after the pod is bound; see AnyOrder.
+	anyOrder func(*corev1.Pod) bool
 	// changed is closed and replaced at each event.
 	changed chan struct{}
 }
@@ -76,6 +76,7 @@ type Witness struct {
 // blank returns a witness that has not seen any object.
 func blank() *Witness {
 	return &Witness{
+		anyOrder:   func(*corev1.Pod) bool { return false },
 		pods:       map[string]*corev1.Pod{},
 		nodes:      map[string]*ciliumv2.CiliumNode{},
 		records:    map[string]*v1alpha1.FixedIP{},
@@ -203,7 +204,7 @@ func (w *Witness) order(key string) {
 			p.Claimed = earlier.from
 		}
 	}
-	if p.Claimed >= p.Bound && (!w.anyOrder || now.Spec.SchedulerName == ourScheduler) {
+	if p.Claimed >= p.Bound && !w.anyOrder(now) {
 		w.early = append(w.early, suspicion{
 			text: fmt.Sprintf("pod %s was bound at revision %d, before its claim at %d", key, p.Bound, p.Claimed),
 			seen: p.Claimed, bound: p.Bound, key: key, node: now.Spec.NodeName,
@@ -411,15 +412,14 @@ func (w *Witness) Tolerate(key string) (end func()) {
 	}
 }
 
-// ourScheduler is the schedulerName of pods that fixedip-scheduler places.
-const ourScheduler = "fixedip-scheduler"
-
-// AnyOrder allows claims that are written after their pod is bound, for tests in which pods of other schedulers are adopted. The
-// claims of pods of fixedip-scheduler must still precede the bind. Call AnyOrder before the first claim.
-func (w *Witness) AnyOrder() {
+// AnyOrder allows claims that are written after their pod is bound, for tests in which pods of other schedulers are adopted: claims
+// of pods of the given schedulers or, if none is given, of all pods. Call it before the first claim.
+func (w *Witness) AnyOrder(schedulers ...string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.anyOrder = true
+	w.anyOrder = func(pod *corev1.Pod) bool {
+		return len(schedulers) == 0 || slices.Contains(schedulers, pod.Spec.SchedulerName)
+	}
 }
 
 // Seen returns the last seen revision of a pod, CiliumNode or FixedIP; 0 if the witness knows no such object.

@@ -253,14 +253,14 @@ func TestViolations(t *testing.T) {
 	}
 }
 
-// TestAnyOrder checks that AnyOrder allows claims after the bind only for pods of other schedulers.
+// TestAnyOrder checks that AnyOrder allows claims after the bind only for pods of the given schedulers.
 func TestAnyOrder(t *testing.T) {
 	for scheduler, want := range map[string]string{
 		"default-scheduler": "[]",
 		"fixedip-scheduler": "[pod db/web-0 was bound at revision 1, before its claim at 2]",
 	} {
 		e := &events{w: blank()}
-		e.w.AnyOrder()
+		e.w.AnyOrder("default-scheduler", "other")
 		p := &corev1.Pod{ObjectMeta: e.meta("web-0", "1"), Spec: corev1.PodSpec{NodeName: "node-1", SchedulerName: scheduler}}
 		e.w.seePod(p, false)
 		e.node("node-1", "10.0.1.9", "db/web-0")

@@ -32,15 +32,15 @@ type NodeSubnet struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec is the claim.
+	// spec defines the subnet and the node that has it.
 	// +required
 	Spec NodeSubnetSpec `json:"spec"`
-	// status is the state of the claim that the controller last observed.
+	// status is the last observed state of the assignment of the subnet.
 	// +optional
 	Status NodeSubnetStatus `json:"status,omitempty"`
 }
 
-// NodeSubnetSpec is the claim of a subnet.
+// NodeSubnetSpec defines a subnet and the node that has it.
 //
 // +kubebuilder:validation:XValidation:rule="self.cidr == oldSelf.cidr",fieldPath=".cidr",message="immutable",reason=FieldValueForbidden
 type NodeSubnetSpec struct {
@@ -77,7 +77,7 @@ type NodeSubnetSpec struct {
 	Successor string `json:"successor,omitempty"`
 }
 
-// NodeSubnetStatus is the state of the claim of a subnet that the controller last observed.
+// NodeSubnetStatus is the last observed state of the assignment of a subnet.
 type NodeSubnetStatus struct {
 	// orphanedSince is when the controller first observed that the node is gone.
 	// +optional
@@ -91,12 +91,12 @@ type NodeSubnetStatus struct {
 	// nodeConstraints are the zone, region, node pool and taints of the node, recorded while the node existed.
 	// +optional
 	NodeConstraints *NodeConstraints `json:"nodeConstraints,omitempty"`
-	// resumed counts how often a controller continued a claim that was not assigned yet. The write changes the
-	// version of the NodeSubnet, so that the controller that created the claim cannot delete it any more.
+	// resumed counts how often a controller continued an assignment that was not complete. Each increment changes the
+	// resourceVersion of the NodeSubnet, so that the controller that created the NodeSubnet cannot delete it any more.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Resumed int32 `json:"resumed,omitempty"`
-	// conditions are the state of the claim: Ready summarizes Assigned and the absence of overlapping subnets.
+	// conditions are the state of the assignment: Ready summarizes Assigned and the absence of overlapping subnets.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -129,7 +129,7 @@ const ConditionAssigned = "Assigned"
 
 // The reasons of ConditionAssigned.
 const (
-	// ReasonPending means that the subnet is claimed, and that no CiliumNode has it yet.
+	// ReasonPending means that the NodeSubnet exists, and that no CiliumNode has the subnet yet.
 	ReasonPending = "Pending"
 	// ReasonAssigned means that the CiliumNode of the node has the subnet.
 	ReasonAssigned = "Assigned"

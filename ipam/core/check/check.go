@@ -151,7 +151,7 @@ type Problem struct {
 }
 
 // DefaultStuckAfter is the default of Objects.StuckAfter. It is longer than a release normally takes: by default, the
-// controller removes the finalizer of a FixedIP 10 minutes after the deletion unless its pod may still use the addresses,
+// controller removes the finalizer of a FixedIP at most 10 minutes after the deletion unless its pod may still use the addresses,
 // and an agent reports a change within 15 s.
 const DefaultStuckAfter = 15 * time.Minute
 

@@ -59,7 +59,7 @@ type attempt struct {
 	withdrawn []netip.Addr
 	barrier   agentview.Barrier
 	asked     time.Time
-	// evidence is the answer and at its time. Both are set before answered is closed, if Answered is true.
+	// evidence is the answer. The field at is the time of the answer. Both are set before answered is closed, if Answered is true.
 	evidence agentview.Evidence
 	at       time.Time
 	answered chan struct{}

@@ -228,7 +228,7 @@ func handWritten(ctx context.Context, s *scene) error {
 // adopted checks that the addresses of pods of the default scheduler are adopted if the template of the pods has the
 // annotation fixedip.io/enabled, or if adoption.podSelector matches the labels of the pods.
 func adopted(ctx context.Context, s *scene) error {
-	s.witness.AnyOrder()
+	s.witness.AnyOrder(stockScheduler)
 	for _, w := range []workload{
 		{name: "annotated", podAnnotations: map[string]string{"fixedip.io/enabled": "true"}},
 		{name: "labelled", labels: map[string]string{"fixed": "by-label"}},

@@ -179,7 +179,8 @@ func writeTable(o options) error {
 	return writeCompatibility(o, all)
 }
 
-// rows returns the names of all scenarios, without and with kills, and of failed checks without a scenario.
+// rows returns the names of the rows of the table: each scenario, again as killed(name) if it allows kills, and each failed result
+// that has another name than these.
 func rows(all []summary) []string {
 	var names []string
 	for _, s := range scenarios {
