@@ -5,6 +5,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -153,6 +155,34 @@ func TestFixWithoutRightsToTheWorkload(t *testing.T) {
 	want := `WrongAddress of Pod db/web-0: pod db/web-0 is not evicted, because the mismatch policy of its workload is unknown: read StatefulSet db/web: statefulsets.apps "web" is forbidden: <nil>.`
 	if got, err := fixed(t, c, identity.Restart); err == nil || len(got) != 1 || got[0] != want {
 		t.Errorf("got the lines %q and the error %v, want an error and the line %q", got, err, want)
+	}
+}
+
+// TestFixWithoutAnAnswer checks that check --fix evicts no second pod of a workload if the eviction of the first may have taken
+// effect, and that it tries the second pod if the API server refused the first eviction.
+func TestFixWithoutAnAnswer(t *testing.T) {
+	for name, c := range map[string]struct {
+		err   error
+		tries int
+	}{
+		"a timeout": {err: context.DeadlineExceeded, tries: 1},
+		"a budget":  {err: apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 0), tries: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			objects := []client.Object{gen.StatefulSet(gen.Namespace, "web", 2), pooled(map[string]string{"10.0.1.6": "db/web-0 db/StatefulSet/web", "10.0.1.7": "db/web-1 db/StatefulSet/web"})}
+			for i, wrong := range []string{"10.0.1.1", "10.0.1.2"} {
+				pod, record := mismatched(fmt.Sprintf("web-%d", i), wrong, fmt.Sprintf("10.0.1.%d", 6+i), "StatefulSet")
+				objects = append(objects, pod, record)
+			}
+			cluster, tries := fakeCluster(t, objects...), 0
+			cluster.api = interceptor.NewClient(cluster.api.(client.WithWatch), interceptor.Funcs{SubResourceCreate: func(context.Context, client.Client, string, client.Object, client.Object, ...client.SubResourceCreateOption) error {
+				tries++
+				return c.err
+			}})
+			if _, err := fixed(t, cluster, identity.Restart); !errors.Is(err, c.err) || tries != c.tries {
+				t.Errorf("got %d evictions and error %v, want %d and error %v", tries, err, c.tries, c.err)
+			}
+		})
 	}
 }
 

@@ -36,13 +36,15 @@ var errSkipped = errors.New("the repair was skipped")
 // errPodGone means that a pod was not evicted, because it no longer exists or another pod has its name.
 var errPodGone = fmt.Errorf("not evicted, because the pod that was checked no longer exists: %w", errSkipped)
 
+// errMayBeEvicted means that a request to evict a pod failed, and that the API server may have evicted the pod all the same.
+var errMayBeEvicted = errors.New("it is unknown whether the pod was evicted")
+
 // repair performs the repairs of the problems, and returns the problems that remain. It writes the result of each repair
 // to log. It evicts at most one pod of each workload: another eviction is safe only after the first pod has been replaced.
 // policy is the mismatch policy if neither a pod nor its workload has an annotation. The error contains the errors of all
 // repairs that failed; a skipped repair is no error.
 func (c *cluster) repair(ctx context.Context, log io.Writer, problems []check.Problem, policy identity.OnMismatch) (remaining []check.Problem, err error) {
-	// evicted contains the workloads of which a pod was evicted, or may have been: the API server may evict a pod although the
-	// request fails. Key: Repair.Workload.
+	// evicted contains the workloads of which a pod was evicted, or may have been (errMayBeEvicted). Key: Repair.Workload.
 	evicted := map[string]bool{}
 	for _, p := range problems {
 		switch {
@@ -55,7 +57,7 @@ func (c *cluster) repair(ctx context.Context, log io.Writer, problems []check.Pr
 			continue
 		}
 		done, failed := c.perform(ctx, *p.Repair, policy)
-		if p.Repair.Evict && !errors.Is(failed, errSkipped) && !apierrors.IsTooManyRequests(failed) {
+		if p.Repair.Evict && (failed == nil || errors.Is(failed, errMayBeEvicted)) {
 			evicted[p.Repair.Workload] = true
 		}
 		if errors.Is(failed, errSkipped) {
@@ -93,8 +95,10 @@ func (c *cluster) perform(ctx context.Context, r check.Repair, policy identity.O
 		switch {
 		case apierrors.IsNotFound(err), apierrors.IsConflict(err):
 			return "", errPodGone
-		case err != nil:
+		case apierrors.IsTooManyRequests(err), apierrors.IsForbidden(err):
 			return "", fmt.Errorf("evict pod %s: %w", r.Pod, err)
+		case err != nil:
+			return "", fmt.Errorf("evict pod %s: %w: %w", r.Pod, errMayBeEvicted, err)
 		}
 		return "evicted pod " + r.Pod, nil
 	case r.DeleteEndpoint:

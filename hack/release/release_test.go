@@ -397,6 +397,30 @@ func TestKrew(t *testing.T) {
 	}
 }
 
+// TestWriteChart checks that install.yaml of a release has the images of the release, and no Job and no hook of Helm: kubectl apply
+// would start the Job that removes fixedip.
+func TestWriteChart(t *testing.T) {
+	r := &release{options: options{version: "v0.9.0", registry: "registry.example.com/fixedip"}, time: commitTime, work: t.TempDir(), files: t.TempDir()}
+	t.Chdir(filepath.Join("..", ".."))
+	if err := r.writeChart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(r.file("install.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, image := range []string{"image: registry.example.com/fixedip/fixedip-controller:v0.9.0", "image: registry.example.com/fixedip/fixedip-scheduler:v0.9.0"} {
+		if !strings.Contains(string(text), image) {
+			t.Errorf("install.yaml does not contain %q", image)
+		}
+	}
+	for _, unwanted := range []string{"kind: Job", "helm.sh/hook"} {
+		if strings.Contains(string(text), unwanted) {
+			t.Errorf("install.yaml contains %q, want neither a Job nor a hook", unwanted)
+		}
+	}
+}
+
 // TestNotes checks the release notes with and without images.
 func TestNotes(t *testing.T) {
 	with := notes("v0.1.0", "abc", "- one", []string{"a:v0.1.0@sha256:1"})

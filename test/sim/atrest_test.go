@@ -196,7 +196,7 @@ func (w *world) full(node string) bool {
 				}
 			}
 		}
-		return dynamic >= size/2 || entries >= size
+		return size > 0 && (dynamic >= size/2 || entries >= size)
 	})
 }
 

@@ -332,7 +332,7 @@ func (c *Controller) evictionDone(key client.ObjectKey) {
 
 // otherDown reports whether another member of the workload is not ready, or does not exist at the API server although
 // the workload will create it again. It checks the members that have FixedIPs which are not being deleted. A pod that
-// held a slot and no longer exists does not count. If the pod itself is not ready, otherDown returns false: the workload
+// held a slot and has ended or no longer exists does not count. If the pod itself is not ready, otherDown returns false: the workload
 // loses no ready member by the eviction.
 func (c *Controller) otherDown(ctx context.Context, owner identity.Owner, pod *corev1.Pod) (bool, error) {
 	if !podutil.IsReady(pod) {

@@ -131,11 +131,10 @@ func (in AdoptionInputs) outcome(pod *corev1.Pod, record *v1alpha1.FixedIP, user
 		return NotSelected, "the pod is being deleted"
 	}
 	ips := AdoptableIPs(pod, in.Adoption.IPv4Only)
-	switch has := podutil.IPs(pod); {
-	case len(ips) > 0:
-	case podutil.Runs(pod) && len(has) > 0:
-		return AdoptionBlocked, fmt.Sprintf("the pod runs with %s, and the configuration has IPv4 addresses only", address.Join(has))
-	default:
+	if len(ips) == 0 {
+		if has := podutil.IPs(pod); podutil.Runs(pod) && len(has) > 0 {
+			return AdoptionBlocked, fmt.Sprintf("the pod runs with %s, and the configuration has IPv4 addresses only", address.Join(has))
+		}
 		return AdoptedLater, "the pod does not run with an IP that can be adopted yet; its phase is " + string(pod.Status.Phase)
 	}
 	var reserved []reservation.Address

@@ -48,6 +48,7 @@ spec:
       - env: [{name: TOKEN, value: secret}, {name: REF, valueFrom: {secretKeyRef: {name: secret, key: secret}}}]
         args: [--node=worker-a, --verbose]
   instance-id: secret
+  binaryData: {key: c2VjcmV0}
   ipam:
     pool:
       10.240.1.5: {owner: acme/web-0, resource: acme/StatefulSet/web}
@@ -75,6 +76,7 @@ spec:
       containers:
       - env: [{name: TOKEN}, {name: REF}]
         args: [--node=node-1, --verbose]
+  binaryData: (removed)
   ipam:
     pool:
       subnet-1+5: {owner: namespace-1/pod-1, resource: namespace-1/StatefulSet/workload-1}

@@ -218,7 +218,7 @@ func ConfigMapsOf(deployments []appsv1.Deployment, pods []corev1.Pod) (names []s
 // its Deployment.
 func (j *judge) configuration() {
 	j.Configuration.State = Unknown
-	if len(j.in.Deployments) < len(ProgramNames) || !j.reads(Configurations) {
+	if len(j.in.Deployments) == 0 || !j.reads(Configurations) {
 		return
 	}
 	// If the settings of Cilium are not known, the zero value results in the defaults that the programs use in that case.
@@ -226,8 +226,7 @@ func (j *judge) configuration() {
 	if j.in.CiliumConfig != nil {
 		cilium = configuration.CiliumSettingsOf(j.in.CiliumConfig.Data)
 	}
-	hashes := map[string]bool{}
-	var outdated []string
+	var hashes, outdated []string
 	for i := range j.in.Deployments {
 		d := &j.in.Deployments[i]
 		name := configMapOf(&d.Spec.Template.Spec)
@@ -248,19 +247,17 @@ func (j *judge) configuration() {
 		if err != nil {
 			return
 		}
-		hashes[hash] = true
+		hashes = append(hashes, hash)
 		outdated = append(outdated, j.outdated(d, name)...)
 	}
 	j.Configuration.Outdated = outdated
-	switch len(hashes) {
-	case 1:
-		j.Configuration.State = Same
-		for hash := range hashes {
-			j.Configuration.Hash = hash
-		}
-	default:
+	slices.Sort(hashes)
+	switch hashes = slices.Compact(hashes); {
+	case len(hashes) > 1:
 		j.Configuration.State = Differs
 		j.problem("let both Deployments mount one ConfigMap", "The programs have different configurations")
+	case len(j.in.Deployments) == len(ProgramNames):
+		j.Configuration.State, j.Configuration.Hash = Same, hashes[0]
 	}
 	if len(outdated) > 0 {
 		j.problem("restart both Deployments with kubectl rollout restart, unless an update is in progress", "Pods may run with another configuration than that of their Deployment: %s", some(outdated))

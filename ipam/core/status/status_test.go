@@ -127,7 +127,11 @@ func TestProblems(t *testing.T) {
 		change func(in *status.Inputs)
 		want   []string
 	}{
-		"a program is missing":    {func(in *status.Inputs) { in.Deployments = in.Deployments[:1] }, []string{"There is no Deployment of fixedip-scheduler"}},
+		"a program is missing": {func(in *status.Inputs) { in.Deployments = in.Deployments[:1] }, []string{"There is no Deployment of fixedip-scheduler"}},
+		"a program is missing, and the other has an invalid configuration": {func(in *status.Inputs) {
+			in.Deployments = in.Deployments[:1]
+			configMap(in).Data["config.yaml"] = "kind: Other"
+		}, []string{"There is no Deployment of fixedip-scheduler", "config.yaml of ConfigMap fixedip-system/fixedip-config is not valid: apiVersion is missing; write config.fixedip.io/v1alpha1"}},
 		"nothing is installed":    {func(in *status.Inputs) { in.Deployments, in.Pods = nil, nil }, []string{"There is no Deployment of fixedip-controller", "There is no Deployment of fixedip-scheduler"}},
 		"a replica is not ready":  {func(in *status.Inputs) { controller(in).Status.ReadyReplicas = 1 }, []string{"1 of 2 replicas of fixedip-controller are ready"}},
 		"an update is going on":   {func(in *status.Inputs) { controller(in).Status.UpdatedReplicas = 1 }, []string{"The update of fixedip-controller is not complete: 1 of 2 replicas have the current template"}},
@@ -257,12 +261,14 @@ func TestNotReadable(t *testing.T) {
 }
 
 // TestUnknownConfiguration checks that the report has neither a hash nor outdated pods if the configuration of one of the
-// programs is not known.
+// programs is not known. If one of the two Deployments does not exist, the pods of the other one are still judged.
 func TestUnknownConfiguration(t *testing.T) {
+	const oneDeployment = "one Deployment"
 	for name, change := range map[string]func(in *status.Inputs){
 		"no ConfigMap":   func(in *status.Inputs) { in.Deployments[1].Spec.Template.Spec.Volumes[0].ConfigMap.Name = "none" },
 		"another source": func(in *status.Inputs) { in.Deployments[1].Spec.Template.Spec.Volumes = nil },
 		"no Deployment":  func(in *status.Inputs) { in.Deployments = nil },
+		oneDeployment:    func(in *status.Inputs) { in.Deployments = in.Deployments[:1] },
 		"an invalid value": func(in *status.Inputs) {
 			broken := in.ConfigMaps["fixedip-system/fixedip-config"].DeepCopy()
 			broken.Data["config.yaml"] = "kind: Other"
@@ -276,6 +282,9 @@ func TestUnknownConfiguration(t *testing.T) {
 			in.Pods[0].Annotations["checksum/config"] = "0"
 			change(&in)
 			want := status.Configuration{State: status.Unknown}
+			if name == oneDeployment {
+				want.Outdated = []string{"fixedip-system/fixedip-controller-1"}
+			}
 			if diff := cmp.Diff(want, status.Of(in).Configuration); diff != "" {
 				t.Errorf("configuration (-want +got): %s", diff)
 			}

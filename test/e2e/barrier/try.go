@@ -74,7 +74,11 @@ func (s *site) try(ctx context.Context, d disturbance) (result, error) {
 	a := &attempt{site: s, result: result{Node: s.name, Disturbance: d.name}, answered: make(chan struct{}), giveUp: giveUp}
 	impossible, err := d.run(ctx, a)
 	if err != nil {
-		return result{Node: s.name, Disturbance: d.name}, err
+		cancel()
+		if !a.asked.IsZero() {
+			<-a.answered
+		}
+		return a.result, err
 	}
 	over := time.Now()
 	select {
