@@ -8,6 +8,7 @@ import (
 	"errors"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -97,35 +98,34 @@ func TestSync(t *testing.T) {
 // TestLog checks that Start logs an error once while it lasts, and again if it returns after a success.
 func TestLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var fails error
+		var denied atomic.Bool
 		api := fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{
 			Get: func(ctx context.Context, w client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
-				if fails != nil {
-					return fails
+				if denied.Load() {
+					return apierrors.NewForbidden(corev1.Resource("configmaps"), Name, errors.New("no right"))
 				}
 				return w.Get(ctx, key, o, opts...)
 			},
 		}).Build()
-		logged := 0
+		var logged atomic.Int32
 		ctx := klog.NewContext(t.Context(), funcr.New(func(_, args string) {
 			if strings.Contains(args, "forbidden") {
-				logged++
+				logged.Add(1)
 			}
 		}, funcr.Options{}))
 		ctx, cancel := context.WithCancel(ctx)
 		g := &Guard{API: api, Namespace: "fixedip-system"}
-		forbidden := apierrors.NewForbidden(corev1.Resource("configmaps"), Name, errors.New("no right"))
-		fails = forbidden
+		denied.Store(true)
 		go func() { _ = g.Start(ctx) }()
 		for i, step := range []struct {
-			fails error
-			want  int
-		}{{forbidden, 1}, {forbidden, 1}, {nil, 1}, {forbidden, 2}, {forbidden, 2}} {
-			fails = step.fails
+			denied bool
+			want   int32
+		}{{true, 1}, {true, 1}, {false, 1}, {true, 2}, {true, 2}} {
+			denied.Store(step.denied)
 			time.Sleep(interval)
 			synctest.Wait()
-			if logged != step.want {
-				t.Errorf("step %d: got %d logged errors, want %d", i, logged, step.want)
+			if got := logged.Load(); got != step.want {
+				t.Errorf("step %d: got %d logged errors, want %d", i, got, step.want)
 			}
 		}
 		cancel()
