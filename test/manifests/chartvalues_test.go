@@ -82,13 +82,17 @@ func TestChartValues(t *testing.T) {
 					}
 				}
 			}
-			for _, b := range all[rbacv1.RoleBinding](t, objects, "RoleBinding") {
-				if b.Namespace == "cilium" && !readers.Has(b.RoleRef.Name) {
-					t.Errorf("RoleBinding %s refers to the Role %s, want one of %v", b.Name, b.RoleRef.Name, sets.List(readers))
-				}
-			}
 			if readers.Len() != 2 {
 				t.Errorf("the Roles %v allow reading the ConfigMap cilium/cilium-settings, want one Role for each program", sets.List(readers))
+			}
+			bound := sets.New[string]()
+			for _, b := range all[rbacv1.RoleBinding](t, objects, "RoleBinding") {
+				if b.Namespace == "cilium" {
+					bound.Insert(b.RoleRef.Name)
+				}
+			}
+			if !bound.Equal(readers) {
+				t.Errorf("RoleBindings of the namespace cilium refer to the Roles %v, want those that allow reading the ConfigMap: %v", sets.List(bound), sets.List(readers))
 			}
 		}},
 		"protection from autoscalers adds a right": {`config: {protectNodesFrom: [karpenter]}`, func(t *testing.T, objects installed) {

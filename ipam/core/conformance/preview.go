@@ -57,8 +57,8 @@ type AdoptionOutcome string
 const (
 	// Adopted means that the IPs that the pod runs with become its fixed addresses, without a restart.
 	Adopted AdoptionOutcome = "Adopted"
-	// AlreadyFixed means that the pod has a FixedIP with addresses that is not being deleted, and that the pod does not run
-	// with another IP of the family of one of these addresses.
+	// AlreadyFixed means that the pod has a FixedIP with addresses that is not being deleted, that the pod does not run with
+	// another IP of the family of one of these addresses, and that the pod does not opt out.
 	AlreadyFixed AdoptionOutcome = "AlreadyFixed"
 	// AdoptedLater means that the pod is selected and does not run with an IP that can be adopted yet.
 	AdoptedLater AdoptionOutcome = "AdoptedLater"
@@ -111,7 +111,7 @@ func PreviewAdoption(in AdoptionInputs) []AdoptedPod {
 }
 
 func (in AdoptionInputs) outcome(pod *corev1.Pod, record *v1alpha1.FixedIP, users map[netip.Addr][]string) (AdoptionOutcome, string) {
-	if record != nil && record.DeletionTimestamp == nil && len(record.Spec.IPs) > 0 && !slices.ContainsFunc(address.ParseAll(record.Spec.IPs), func(a netip.Addr) bool { return podutil.RunsWithOther(pod, a) }) {
+	if record != nil && !identity.OptsOut(pod) && record.DeletionTimestamp == nil && len(record.Spec.IPs) > 0 && !slices.ContainsFunc(address.ParseAll(record.Spec.IPs), func(a netip.Addr) bool { return podutil.RunsWithOther(pod, a) }) {
 		return AlreadyFixed, "FixedIP " + record.Name
 	}
 	if _, ours := in.Adoption.Placed(pod, in.Kinds, identity.NoControllers); ours {

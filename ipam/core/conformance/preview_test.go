@@ -51,8 +51,11 @@ func TestPreviewAdoption(t *testing.T) {
 		"our scheduler places it":            {func(s *state) { s.pod.Spec.SchedulerName = "fixedip-scheduler" }, conformance.NotSelected, "its scheduler fixedip-scheduler gives it a fixed address"},
 		"host network":                       {func(s *state) { s.pod.Spec.HostNetwork = true }, conformance.NotSelected, "the pod uses the host network"},
 		"excluded by the annotation":         {func(s *state) { s.pod.Annotations = map[string]string{identity.AnnotationEnabled: "false"} }, conformance.NotSelected, "the annotation fixedip.io/enabled excludes it"},
-		"a typo in the annotation":           {func(s *state) { s.pod.Annotations = map[string]string{identity.AnnotationEnabled: "yes!"} }, conformance.AdoptionBlocked, `annotation fixedip.io/enabled of pod db/web-0 is "yes!"; write "true" or "false"`},
-		"other labels":                       {func(s *state) { s.pod.Labels = nil }, conformance.NotSelected, "neither the selector nor the annotation fixedip.io/enabled selects it"},
+		"excluded, with a FixedIP": {func(s *state) {
+			s.pod.Annotations, s.FixedIPs = map[string]string{identity.AnnotationEnabled: "false"}, []v1alpha1.FixedIP{record("10.0.1.6")}
+		}, conformance.NotSelected, "the annotation fixedip.io/enabled excludes it"},
+		"a typo in the annotation": {func(s *state) { s.pod.Annotations = map[string]string{identity.AnnotationEnabled: "yes!"} }, conformance.AdoptionBlocked, `annotation fixedip.io/enabled of pod db/web-0 is "yes!"; write "true" or "false"`},
+		"other labels":             {func(s *state) { s.pod.Labels = nil }, conformance.NotSelected, "neither the selector nor the annotation fixedip.io/enabled selects it"},
 		"other labels, and annotated": {func(s *state) {
 			s.pod.Labels, s.pod.Annotations = nil, map[string]string{identity.AnnotationEnabled: "true"}
 		}, conformance.Adopted, ""},
