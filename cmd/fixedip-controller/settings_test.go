@@ -419,8 +419,8 @@ func TestOwnNamespace(t *testing.T) {
 	}
 }
 
-// TestSettingsFollowCilium checks that config takes over the settings of Cilium, and that it refuses the policy Migrate
-// only when it knows that Cilium uses native routing and address migration is not allowed.
+// TestSettingsFollowCilium checks that config takes over the settings of Cilium, and that it refuses the policy Migrate only
+// when it has these settings and they, and no flag, forbid address migration. It also checks the error of --cilium-config.
 func TestSettingsFollowCilium(t *testing.T) {
 	for name, c := range map[string]struct {
 		args    []string

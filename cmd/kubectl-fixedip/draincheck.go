@@ -71,9 +71,9 @@ Exit code 0: no pod would wait, and no budget stops the drain. 1: a pod would wa
 	return cmd
 }
 
-// drain reads the objects on which the effect of draining a node depends. It returns an error if the node, its pods or the
-// FixedIPs cannot be read. It leaves out other objects that the user may not read, and a ConfigMap of the configuration that
-// does not exist, and names them in the result.
+// drain reads the objects on which the effect of draining a node depends. The node, its pods and the FixedIPs are required.
+// drain leaves out other objects that the user may not read, and a ConfigMap of the configuration that does not exist, and
+// names them in the result. It returns any other error.
 func (c *cluster) drain(ctx context.Context, node string, source configurationSource) (in explain.DrainInputs, err error) {
 	in = explain.DrainInputs{Node: node, Volumes: map[string][]explain.Volume{}}
 	switch found, err := get(ctx, c, "", node, &corev1.Node{}); {

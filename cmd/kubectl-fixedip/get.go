@@ -30,7 +30,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// fixedAddress is one row of get: a FixedIP, or the pool entries of one pod on one node that no FixedIP names.
+// fixedAddress is one row of get: a FixedIP, or the pool entries on one node of a pod that no FixedIP names.
 type fixedAddress struct {
 	Namespace string `json:"namespace"`
 	// Name is the name of the FixedIP; empty if there is none.

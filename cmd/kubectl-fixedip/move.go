@@ -34,9 +34,9 @@ func moveCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.
 	cmd := &cobra.Command{
 		Use:   "move (FIXEDIP | subnet/CIDR) --to NODE",
 		Short: "Prepare the move of addresses to another node, or name the successor of a subnet's node",
-		Long: `move FIXEDIP checks that the addresses and their pod can move to a node, sets the failover policy of the workload to Migrate,
-and prints the remaining steps. It moves nothing itself: the scheduler moves the addresses of a pod when it places
-the pod and their node cannot take the pod, and the scheduler chooses the node.
+		Long: `move FIXEDIP checks that the addresses and their pod can move to a node, sets the failover policy of the workload, or of the
+FixedIP if there is no workload, to Migrate, and prints the remaining steps. It moves nothing itself: the scheduler moves the
+addresses of a pod when it places the pod and their node cannot take the pod, and the scheduler chooses the node.
 
 move subnet/CIDR names the node that gets a subnet, with all fixed addresses in it, when the node of the subnet is deleted.
 

@@ -68,7 +68,7 @@ Exit code 0: the FixedIPs are deleted, or --dry-run was set. 2: the command fail
 			return c.releaseAll(ctx, streams, plans, restart, o)
 		}),
 	}
-	cmd.Flags().BoolVar(&restart, "restart-pod", false, "Also delete the pods that use the addresses, so that they start again with other addresses")
+	cmd.Flags().BoolVar(&restart, "restart-pod", false, "Also delete the pods that the FixedIPs name, so that their workloads create them again with other addresses; a bare pod is not created again")
 	o.addFlags(cmd)
 	return cmd
 }

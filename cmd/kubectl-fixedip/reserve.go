@@ -32,7 +32,7 @@ import (
 type reservation struct {
 	pod   string
 	addrs []netip.Addr
-	// workload is Kind.group/name; empty: the StatefulSet with the name of the pod without its ordinal.
+	// workload is Kind/name or Kind.group/name; empty: the StatefulSet with the name of the pod without its ordinal.
 	workload string
 	// barePod is true if the pod has no controller.
 	barePod bool
@@ -49,7 +49,8 @@ func reserveCommand(flags *genericclioptions.ConfigFlags, streams genericiooptio
 with the name of the pod without its ordinal, such as web for web-0.
 
 The right to create FixedIPs in the namespace suffices. The command refuses addresses that are taken, as far as the user may
-read pools, FixedIPs and pods. Exit code 0: the FixedIP was created. 1: an address is taken. 2: the command failed.`,
+read pools, FixedIPs and pods. Exit code 0: the FixedIP was created, or --dry-run was set. 1: an address is taken. 2: the
+command failed.`,
 		Args: exactlyOne("name exactly one pod"),
 		RunE: connected(flags, func(ctx context.Context, c *cluster, args []string) (err error) {
 			if err := validFormat(o.output); err != nil {

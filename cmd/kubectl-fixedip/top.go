@@ -40,7 +40,7 @@ type nodeUse struct {
 	Free     int `json:"free"`
 	Used     int `json:"used"`
 	Cooldown int `json:"cooldown"`
-	// Overlaps is another node whose subnets overlap those of this node; empty if there is none. Nothing is available then.
+	// Overlaps is another node whose subnets overlap those of this node, so that nothing is available; empty if there is none.
 	Overlaps string `json:"overlaps,omitempty"`
 	// State is that of the Node: ready, cordoned, not ready, or "does not exist".
 	State string `json:"state"`
@@ -57,7 +57,7 @@ func topCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.I
 AVAILABLE is the number of addresses from which a pod with a fixed address can get one, and USE% the share of the subnet that
 is not available. FIXED are entries that belong to one pod: the entries of pods with fixed addresses, and on strict nodes those
 of all pods. FREE and USED are addresses that the agent may give to any pod: not in use, and in use. COOLDOWN are addresses
-that were released and are offered to no pod yet.`,
+that were released or withdrawn and are offered to no pod yet.`,
 		RunE: connected(flags, func(ctx context.Context, c *cluster, args []string) error {
 			if err := validFormat(output, inWide, asNames); err != nil {
 				return err

@@ -188,7 +188,7 @@ func (c *Cluster) StartProcess(name, bin string, args ...string) (*Process, erro
 	return c.Run(context.Background(), name, Program{Bin: bin, Args: args})
 }
 
-// Run starts a program. If program.AwaitReady is set, it returns when the program has reported that it is ready.
+// Run starts a program. If program.AwaitReady is set, Run returns when the program has reported that it is ready.
 func (c *Cluster) Run(ctx context.Context, name string, program Program) (*Process, error) {
 	p, err := c.add(name, program)
 	if err != nil {

@@ -144,9 +144,9 @@ func (d *demo) statefulSetDeleted(ctx context.Context) error {
 		return fmt.Errorf("delete StatefulSet %s: %w", workload, err)
 	}
 	if _, err := d.witness.Await(ctx, namespace, func(rows []witness.Row) bool { return len(rows) == 0 }); err != nil {
-		return fmt.Errorf("wait until pods, FixedIPs and owned entries are gone: %w", err)
+		return fmt.Errorf("wait until pods, FixedIPs and owned entries are removed: %w", err)
 	}
-	d.printf("   pods, FixedIPs and owned entries are gone; the addresses are in cooldown:\n\n%s", indent(d.witness.Pools()))
+	d.printf("   pods, FixedIPs and owned entries are removed; the addresses are in cooldown:\n\n%s", indent(d.witness.Pools()))
 	if err := d.witness.AwaitPools(ctx, func(p witness.Pool) bool { return p.Other == 0 }); err != nil {
 		return fmt.Errorf("wait until the addresses are free: %w", err)
 	}

@@ -130,8 +130,8 @@ func (d *demo) bringUp(ctx context.Context) error {
 	return nil
 }
 
-// clean stops the cluster of an earlier demo and empties the work folder. It refuses a folder that has content but was not
-// created by a demo.
+// clean stops a running cluster of the work folder and empties the folder. It returns an error instead of emptying a folder
+// that has content but was not created by a demo.
 func (d *demo) clean() error {
 	if err := cluster.StopDetached(d.dir); err != nil {
 		return fmt.Errorf("stop the cluster of an earlier demo: %w", err)

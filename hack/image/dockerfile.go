@@ -26,7 +26,7 @@ type Recipe struct {
 
 // File is a file of an image.
 type File struct {
-	// From is the path relative to the folder of the Dockerfile.
+	// From is the path relative to the folder that is passed to Make.
 	From string
 	// To is the absolute path in the image.
 	To string

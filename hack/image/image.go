@@ -31,8 +31,8 @@ var architectures = map[elf.Machine]string{
 	elf.EM_S390:    "s390x",
 }
 
-// Make builds the image of a recipe. dir is the folder of the Dockerfile. Equal files result in equal images, because an
-// image contains no time, path or user of the build.
+// Make builds the image of a recipe. dir is the folder to which File.From is relative; for a recipe of a Dockerfile, it is the
+// folder of the Dockerfile. Equal files result in equal images, because an image contains no time, path or user of the build.
 func Make(r Recipe, dir string) (v1.Image, error) {
 	var layer bytes.Buffer
 	machine, err := writeLayer(&layer, r, dir)

@@ -145,7 +145,7 @@ func StartScheduler(c *cluster.Cluster, name, bin string, o SchedulerOptions) (*
 // ControllerOptions configure a controller.
 type ControllerOptions struct {
 	Lease Lease
-	// Args are additional flags. They must contain the cluster pools.
+	// Args are additional flags. They must contain the cluster pools or --subnet-source=Node.
 	Args []string
 	// Kubeconfig replaces the kubeconfig of the controller, for tests with a proxy.
 	Kubeconfig string

@@ -139,7 +139,7 @@ func (h *hub) setUp() error {
 	return up(machine, machineLink+number, h.options.ControlPlaneAddresses())
 }
 
-// connectNode creates the interface, addresses and default route of a node.
+// connectNode creates the interface, addresses and default routes of a node.
 func (h *hub) connectNode(name string, pid int) error {
 	addresses, err := h.options.NodeAddresses(name)
 	if err != nil {

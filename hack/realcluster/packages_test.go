@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestLookUp checks that programs are found in searchPath even if the PATH of this process lacks its folders.
+// TestLookUp checks that programs are found in searchPath even if the PATH of this process lacks its folders, and that a path
+// and an unknown name are returned unchanged.
 func TestLookUp(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	if got := lookUp("sh"); !filepath.IsAbs(got) || filepath.Base(got) != "sh" {

@@ -198,8 +198,8 @@ func (c *Cluster) startHub(ctx context.Context, processes *cluster.Cluster) erro
 	return c.hub.setUp()
 }
 
-// createCiliumConfig creates the ConfigMap of Cilium, which the programs of fixedip and kubectl fixedip read. The agents do not
-// read the ConfigMap: they have the same settings in files.
+// createCiliumConfig creates the ConfigMap of Cilium, which the programs of fixedip and kubectl fixedip read. The agents do
+// not read the ConfigMap: they have the same settings in files.
 func (c *Cluster) createCiliumConfig(ctx context.Context) error {
 	data, err := json.Marshal(&corev1.ConfigMap{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},

@@ -15,15 +15,15 @@ type annotation struct{ name, on, values, meaning string }
 
 // written are the annotations and labels that users write.
 var written = []annotation{
-	{"fixedip.io/enabled", "pod template, pod", "`true`, `false`; default: `true` for StatefulSets, by the configuration for other kinds, `false` for bare pods", "Whether the pods have fixed addresses."},
+	{"fixedip.io/enabled", "pod template, pod", "`true`, `false`; default: `true` for StatefulSets, by the configuration for other kinds, `false` for bare pods that request no addresses", "Whether the pods have fixed addresses."},
 	{"fixedip.io/ips", "workload, pod template, pod", "addresses, ranges and CIDRs, joined by commas", "Requests addresses. Applies when a pod gets its first address."},
 	{"fixedip.io/ips-assignment", "where `fixedip.io/ips` is", "`ordinal` (default if pods have ordinals), `any`", "How the pods share the list."},
 	{"cni.projectcalico.org/ipAddrs", "pod template, pod", "a JSON list", "Calico's request, which is read too."},
 	{"fixedip.io/sticky-mac", "pod template, pod", "`true`, `false` (default)", "Whether the next pod has the same MAC address."},
 	{"cni.cilium.io/mac-address", "pod template, pod", "a MAC address", "Cilium's annotation. The scheduler sets it for `fixedip.io/sticky-mac`; a value that a user set is not changed."},
 	{"fixedip.io/failover", "workload, pod template, bare pod", "`Wait`, `Migrate`, `Reassign`; default: `failover` of the configuration", "What happens to a pod whose node cannot take it."},
-	{"fixedip.io/mismatch-policy", "workload, pod", "`Restart`, `Report`; default: `mismatchPolicy` of the configuration", "What happens to a pod that runs with another address."},
-	{"fixedip.io/when-deleted", "workload, pod template, bare pod", "`Delete` (default; `Retain` for bare pods), `Retain`", "What happens to the addresses if the workload is deleted."},
+	{"fixedip.io/mismatch-policy", "workload, pod", "`Restart`, `Report`; default: `mismatchPolicy` of the configuration", "What happens to a pod that does not run with its fixed address or has no CiliumEndpoint."},
+	{"fixedip.io/when-deleted", "workload, pod template, bare pod", "`Delete` (default; `Retain` for bare pods), `Retain`", "What happens to the addresses if the workload or the bare pod is deleted."},
 	{"fixedip.io/when-scaled", "workload, pod template", "`Retain` (default), `Delete`", "What happens to the address of a pod that the workload no longer expects."},
 	{"fixedip.io/retention-ttl", "workload, pod template, bare pod", "a duration, such as `30m`", "Delays the release."},
 	{"fixedip.io/strict", "Node (label)", "`true`", "Makes the node a strict node. `strictNodes` of the configuration selects the label."},
@@ -40,8 +40,8 @@ var ours = []annotation{
 	{"fixedip.io/scale-down-annotations", "Node", "names of annotations", "The annotations by which the controller protects the node from autoscalers."},
 }
 
-// notAnnotations are constants of the same form that name other things: a finalizer, the owners of pool entries that are
-// markers, and the owner of a probe.
+// notAnnotations are constants of the same form that name no annotation or label: a finalizer, the owners of pool entries
+// that are markers, and the owner of a probe.
 var notAnnotations = []string{"fixedip.io/pool-entry", "fixedip.io/cooldown", "fixedip.io/moved", "fixedip.io/move-target", "fixedip.io/agent-barrier"}
 
 var annotationName = regexp.MustCompile(`^(fixedip\.io|cni\.cilium\.io|cni\.projectcalico\.org)/[a-zA-Z-]+$`)

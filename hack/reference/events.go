@@ -133,8 +133,8 @@ func eventType(e ast.Expr) string {
 	return ""
 }
 
-// formatOf returns the text of a format, or of the format of a call of fmt.Sprintf, with "…" for each value. If the format is
-// no string literal or is only "%s", it returns a sentence that says that the text depends on the case.
+// formatOf returns the text of a format, or of the format of a call of fmt.Sprintf, with "…" for each value. If the format
+// is no string literal or is only "%s", it returns a sentence that says that the text depends on the case.
 func formatOf(e ast.Expr) string {
 	if call, ok := e.(*ast.CallExpr); ok && len(call.Args) > 0 {
 		e = call.Args[0]

@@ -74,7 +74,7 @@ func matches(err error, text string) bool {
 	return text == "" && err == nil || text != "" && err != nil && strings.Contains(err.Error(), text)
 }
 
-// TestCheckSource checks which states of a Git repository are refused.
+// TestCheckSource checks which versions and which states of a Git repository are refused.
 func TestCheckSource(t *testing.T) {
 	for name, c := range map[string]struct {
 		version string
@@ -132,7 +132,7 @@ func TestCheckSource(t *testing.T) {
 	}
 }
 
-// TestOut checks that only an earlier release is replaced.
+// TestOut checks that a folder with files is refused unless it contains an earlier release.
 func TestOut(t *testing.T) {
 	for name, c := range map[string]struct {
 		files []string
@@ -248,7 +248,7 @@ func describe(info os.FileInfo, name string, content []byte) string {
 	return fmt.Sprintf("%s %s %s %s", name, info.Mode(), info.ModTime().UTC().Format(time.RFC3339), content)
 }
 
-// TestRepack checks that repack returns equal archives for two archives that differ only in the times of their files, and
+// TestRepack checks that repack writes equal archives for two archives that differ only in the times of their files, and
 // which mode and time the files get.
 func TestRepack(t *testing.T) {
 	dir := t.TempDir()
@@ -295,7 +295,8 @@ func TestChecksums(t *testing.T) {
 	}
 }
 
-// TestSBOM checks that a bill of materials has the modules of all platforms once, with the version that is linked.
+// TestSBOM checks that a bill of materials has the modules of all platforms once, with the version that is linked, that it
+// does not depend on the order of the platforms, and that different bills have different serial numbers.
 func TestSBOM(t *testing.T) {
 	build := func(more ...*debug.Module) *debug.BuildInfo {
 		return &debug.BuildInfo{GoVersion: "go1.26.8", Main: debug.Module{Path: "example.com/a"}, Deps: append([]*debug.Module{
@@ -397,8 +398,8 @@ func TestKrew(t *testing.T) {
 	}
 }
 
-// TestWriteChart checks that install.yaml of a release has the images of the release, and no Job and no hook of Helm: kubectl apply
-// would start the Job that removes fixedip.
+// TestWriteChart checks that install.yaml of a release has the images of the release, and no Job and no hook of Helm: kubectl
+// apply would start the Job that removes fixedip.
 func TestWriteChart(t *testing.T) {
 	r := &release{options: options{version: "v0.9.0", registry: "registry.example.com/fixedip"}, time: commitTime, work: t.TempDir(), files: t.TempDir()}
 	t.Chdir(filepath.Join("..", ".."))

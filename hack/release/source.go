@@ -77,8 +77,8 @@ func entry(text, version string) (string, error) {
 	return "", fmt.Errorf("%s has no entry for %s: write the section \"## [%s] - DATE\" with the changes", changelog, version, number)
 }
 
-// section returns the text below the heading "## [name]" up to the next heading of that level or to the link definitions
-// at the end; empty if there is no such heading or no text.
+// section returns the text below the heading "## [name]" up to the next heading of that level, without link definitions;
+// empty if there is no such heading or no text.
 func section(text, name string) string {
 	var found strings.Builder
 	inside := false

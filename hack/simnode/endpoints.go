@@ -34,8 +34,8 @@ const (
 // endpoints writes the CiliumEndpoints of the node's pods by the rules of the agent (Cilium fact 14). An endpoint
 // creates its CiliumEndpoint, remembers the UID, and creates the CiliumEndpoint again if another program deleted it, but not
 // with the option oldAgent. An endpoint takes over an existing CiliumEndpoint only while it remembers no UID, and only if the
-// pod is on this node.
-// It writes only changes, and it deletes by UID. Security identities and other state of the datapath are left out.
+// pod is on this node. It writes only changes, and it deletes by UID. Security identities and other state of the datapath are
+// left out.
 type endpoints struct {
 	client typedciliumv2.CiliumV2Interface
 	opts   *options
@@ -57,9 +57,9 @@ type endpoint struct {
 	// uid is the UID of the CiliumEndpoint; empty until it was created or taken over.
 	uid types.UID
 	// syncedAt is the time of the last write or comparison after which the CiliumEndpoint was up to date; zero if there was
-	// none or if the CiliumEndpoint was deleted later.
+	// none or if a later check found that the CiliumEndpoint was deleted.
 	syncedAt time.Time
-	// ended is true if the sandbox of the pod is gone.
+	// ended is true if the sandbox of the pod was removed.
 	ended bool
 }
 
@@ -99,7 +99,7 @@ func (e *endpoints) begin(pod *corev1.Pod, ips []net.IP) {
 	e.queue.Add(key)
 }
 
-// end marks the endpoint of a pod whose sandbox is gone, so that a worker removes it and its CiliumEndpoint.
+// end marks the endpoint of a pod whose sandbox was removed, so that a worker removes the endpoint and its CiliumEndpoint.
 func (e *endpoints) end(key podKey) {
 	e.mu.Lock()
 	if ep := e.all[key]; ep != nil {

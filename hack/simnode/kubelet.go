@@ -232,7 +232,7 @@ func (k *kubelet) sync(ctx context.Context, key podKey) (time.Duration, error) {
 		return 0, nil // attachNetwork queues the pod again
 	}
 	switch {
-	case pod == nil: // the object is gone, for example because the pod was deleted by force
+	case pod == nil: // the object was deleted, for example by force
 		return k.stop(ctx, key, box, k.opts.stopDelay), nil
 	case pod.DeletionTimestamp != nil:
 		return k.terminate(ctx, key, pod, box)
@@ -307,8 +307,8 @@ func (k *kubelet) addIn(key podKey) time.Duration {
 	return time.Until(k.addAt[key])
 }
 
-// stop stops the containers and, when they have stopped, removes the sandbox. It returns the remaining time; zero when the
-// sandbox is gone.
+// stop stops the containers and, when they have stopped, removes the sandbox. It returns the remaining time; zero if
+// the pod has no sandbox any more.
 func (k *kubelet) stop(ctx context.Context, key podKey, box *sandbox, delay time.Duration) time.Duration {
 	if box == nil {
 		k.mu.Lock()
@@ -334,8 +334,8 @@ func (k *kubelet) stop(ctx context.Context, key podKey, box *sandbox, delay time
 	return 0
 }
 
-// terminate stops a pod, writes its final status and then deletes its object. The sandbox is therefore gone before the
-// object is.
+// terminate stops a pod, writes its final status and then deletes its object. The sandbox is therefore removed before the
+// object.
 func (k *kubelet) terminate(ctx context.Context, key podKey, pod *corev1.Pod, box *sandbox) (time.Duration, error) {
 	delay := k.opts.stopDelay
 	if grace := pod.DeletionGracePeriodSeconds; grace != nil {
@@ -367,7 +367,8 @@ func (k *kubelet) patchStatus(ctx context.Context, pod *corev1.Pod, status corev
 	if err == nil {
 		return nil
 	}
-	// PatchPodStatus hides the type of the error, so read the pod. If it is gone or was replaced, no status must be written.
+	// PatchPodStatus hides the type of the error, so read the pod. If it was deleted or replaced, no status must be
+	// written.
 	live, getErr := k.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(getErr) || (getErr == nil && live.UID != pod.UID) {
 		return nil

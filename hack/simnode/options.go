@@ -70,7 +70,7 @@ func (o *options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.debugAddress, "debug-address", o.debugAddress, "Address that serves /allocations, the state of the allocator as JSON; if empty, it is not served.")
 }
 
-// Validate validates the options and sets nodeIPs if they are empty.
+// Validate validates the options and sets nodeIPs if it is empty.
 func (o *options) Validate() error {
 	if _, err := os.Stat(o.kubeconfig); err != nil {
 		return fmt.Errorf("--kubeconfig=%q: %w", o.kubeconfig, err)

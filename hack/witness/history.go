@@ -46,7 +46,7 @@ func newHistory() history {
 	return history{pods: map[place]map[types.UID]*tenure{}, entries: map[place][]*tenure{}}
 }
 
-// seePod records a version of a pod; gone is true if the pod was deleted.
+// seePod records a version of a pod; gone is true if the pod was deleted. It leaves out pods on the host network.
 func (h history) seePod(pod *corev1.Pod, gone bool) {
 	if pod.Spec.HostNetwork || pod.Spec.NodeName == "" {
 		return

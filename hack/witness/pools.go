@@ -22,7 +22,8 @@ type Pool struct {
 	// Fixed counts owned entries, Dynamic dynamic entries, Moving moved and move-target entries, and Other all other
 	// entries: cooldown, node-owned and foreign. Used counts the addresses that the agent reports as used.
 	Fixed, Dynamic, Other, Moving, Used int
-	// Free is the number of usable addresses of the subnets minus the number of entries.
+	// Free is the number of usable addresses of the subnets minus the number of entries. A subnet of fewer than 4 or more
+	// than 2^62 addresses counts as 0.
 	Free int64
 }
 

@@ -412,8 +412,8 @@ func (w *Witness) Tolerate(key string) (end func()) {
 	}
 }
 
-// AnyOrder allows claims that are written after their pod is bound, for tests in which pods of other schedulers are adopted: claims
-// of pods of the given schedulers or, if none is given, of all pods. Call it before the first claim.
+// AnyOrder allows claims that are written after their pod is bound, for tests in which pods of other schedulers are adopted:
+// claims of pods of the given schedulers or, if none is given, of all pods. Call it before the first claim.
 func (w *Witness) AnyOrder(schedulers ...string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

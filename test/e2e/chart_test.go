@@ -29,8 +29,8 @@ import (
 )
 
 // TestChart checks the chart on nodes that do not become ready without fixedip. Pods have the same addresses whenever
-// they are replaced: after an upgrade that restarts fixedip, after a rollback, and after fixedip was uninstalled and
-// installed again. While fixedip is uninstalled, pods keep running, FixedIPs stay but have no finalizer, and a namespace
+// they are replaced: while an upgrade or a rollback restarts fixedip, and after fixedip was uninstalled and installed
+// again. While fixedip is uninstalled, pods keep running, FixedIPs stay but have no finalizer, and a namespace
 // with a FixedIP can be deleted. Every command of Helm succeeds, including the uninstall.
 func TestChart(t *testing.T) {
 	i := installBy(t, func(o *realcluster.Options) {
@@ -73,7 +73,7 @@ func TestChart(t *testing.T) {
 		i.answers(i.cluster.Node(p.Spec.NodeName), p)
 		record := fmt.Sprintf("/apis/fixedip.io/v1alpha1/namespaces/default/fixedips/%s", p.Name)
 		if err := i.api.CoreV1().RESTClient().Get().AbsPath(record).Do(within(t)).Error(); apierrors.IsNotFound(err) {
-			t.Errorf("FixedIP %s is gone after fixedip was uninstalled, want it to stay", p.Name)
+			t.Errorf("FixedIP %s does not exist after fixedip was uninstalled, want it to stay", p.Name)
 		} else {
 			i.must(err)
 		}
@@ -115,7 +115,7 @@ func (i installation) createGivenUp() {
 	i.must(err)
 }
 
-// deleteGivenUp deletes the namespace givenUp, and waits until it is gone.
+// deleteGivenUp deletes the namespace givenUp, and waits until the namespace does not exist.
 func (i installation) deleteGivenUp() {
 	i.t.Helper()
 	i.must(i.api.CoreV1().Namespaces().Delete(within(i.t), givenUp, metav1.DeleteOptions{}))
@@ -124,7 +124,7 @@ func (i installation) deleteGivenUp() {
 		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
 	})
 	if err != nil {
-		i.t.Fatalf("wait until namespace %s is gone while no controller runs: %v", givenUp, err)
+		i.t.Fatalf("wait until namespace %s is deleted while no controller runs: %v", givenUp, err)
 	}
 }
 

@@ -16,8 +16,8 @@ import (
 	"fixedip.io/fixedip/hack/realcluster/preflight"
 )
 
-// TestMissing checks that realcluster up prints the missing prerequisites, exits with preflight.ExitCode, and creates no
-// work folder.
+// TestMissing checks that realcluster up prints a missing prerequisite, exits with preflight.ExitCode, and creates no work
+// folder.
 func TestMissing(t *testing.T) {
 	root := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}}
 	for name, c := range map[string]struct {

@@ -135,7 +135,8 @@ const (
 	begun uint8 = iota
 	// asked means that the controller has sent a probe to the agent, or has joined the probe of a controller that was killed.
 	asked
-	// answered means that the controller has read the answer of the agent and the pods, and that no pod has the address.
+	// answered means that the controller has read the answer of the agent and the pods, and that no pod has the address; in
+	// the task own, only its pod has the address.
 	answered
 	// written means that the entry is written and not yet confirmed.
 	written
@@ -246,8 +247,9 @@ func continueTask(sc scope, s state, emit func(stepKind, state)) {
 
 // barrier emits the next step of the agent barrier of a task. In phase begun, the controller sends a probe to the agent, or
 // joins a probe that exists already. In phase asked, barrier emits nothing until the agent has acknowledged the probe. Then
-// the controller reads the pods, and the task goes on only if none of them needs the address. With a mutation that leaves out
-// the barrier of the task, the controller reads the pods at once, with the last report.
+// the controller reads the pods, and the task goes on only if no pod has the address, or in the task own only its pod. With a
+// mutation that leaves out the barrier of the task, the controller decides at once: in the task expire by the last report
+// alone, in the task own by the pod alone.
 func barrier(sc scope, s state, emit func(stepKind, state)) {
 	t, k := s, s.task
 	o := &t.nodes[k.node]

@@ -7,7 +7,7 @@
 //
 // The product's own pure core (ipam/core/pool, ipam/core/agentview) returns the edits of claims, takeovers, releases and
 // ended cooldowns, and judges evidence. All edits of entries except an undo are applied with the tests that the real patch
-// contains. This package models the rules of Cilium's allocator (Cilium facts 1-4, 7, 13, 24 and 30), a kubelet, and the
+// contains. This package models the rules of Cilium's allocator (Cilium facts 1-4, 7, 10, 13, 24 and 30), a kubelet, and the
 // steps of the schedulers and of the controller. It has no migrations.
 //
 // A step of a scheduler or of the controller contains at most one write of a pool, so that the search visits every

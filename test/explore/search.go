@@ -13,9 +13,9 @@ import (
 type scope struct {
 	// completes is true if all states can be visited within the limit of make test.
 	completes bool
-	// crashes is the maximum number of killed processes, and reboots that of rebooted nodes. removals is the maximum number
-	// of two events together: a pod is deleted by force, and a deleted workload is created again. stale is the maximum
-	// number of decisions of schedulers from caches that are older than the decision.
+	// crashes is the maximum number of killed processes, and reboots that of reboots of nodes. removals is the maximum number
+	// of forced deletions of pods and of creations of deleted workloads together. stale is the maximum number of decisions of
+	// schedulers from caches that are older than the decision.
 	crashes, reboots, removals, stale uint8
 	// pods is the number of pods of each name. They exist one after the other.
 	pods [nameCount]int8

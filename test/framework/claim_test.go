@@ -22,7 +22,8 @@ var afterReport = append([]step{
 	{rest: map[string]string{"web-0": noReportOnA}, before: func(s *scene) { s.reports("a", "router") }},
 }, afterLoss("a", "10.1.0.6")[1:]...)
 
-// TestClaim checks claims if the cluster changes between the choice of an address and its claim.
+// TestClaim checks claims if the cluster changes between the choice of an address and its claim, and that no address is
+// claimed before the first report of the agent.
 func TestClaim(t *testing.T) {
 	play(t, map[string]row{
 		"another address is claimed if another pod has taken the first": {

@@ -303,7 +303,7 @@ func TestFailover(t *testing.T) {
 				step{rest: map[string]string{"web-0": "on a"}},
 			),
 		},
-		"Migrate by default, from a node that is gone": {
+		"Migrate by default, from a deleted node": {
 			failover: "Migrate",
 			movable:  true,
 			world:    twoNodes,

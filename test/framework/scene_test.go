@@ -358,7 +358,8 @@ func (s *scene) seesAt(pod, node string) {
 }
 
 // seesDeletion waits until the plugin's queueing hint for a new Node does not accept the node of a pod of StatefulSet web,
-// because the FixedIP of the pod is being deleted. Only PreFilter would add the pod to the queue of waiting pods.
+// because the FixedIP of the pod is being deleted. It does not call PreFilter, which would add the probe to the queue of
+// waiting pods.
 func (s *scene) seesDeletion(pod, node string) {
 	s.t.Helper()
 	events, err := s.plugin.EventsToRegister(s.t.Context())

@@ -155,7 +155,7 @@ func TestSlots(t *testing.T) {
 				step{rest: map[string]string{"web-y": "on a"}},
 			),
 		},
-		"a pod waits for a slot that only a former holder has vacated": {
+		"a pod waits for a slot that an earlier holder has vacated, but not the last one": {
 			world: world,
 			steps: flocked(
 				step{before: func(s *scene) {

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// barePod creates the pod web-0, which has no fixed address.
+// barePod creates the pod web-0, which has no fixed address. It is a bare pod unless a change adds a controller.
 func (s *scene) barePod(change ...func(*corev1.Pod)) {
 	s.t.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "web-0"}, Spec: s.podSpec()}
@@ -54,7 +54,8 @@ const onlyNodeFull = "Unschedulable: 0/1 nodes are available: 1 node(s) had no I
 // onBoth is the outcome of a pod that both nodes refuse.
 const onBoth = "Unschedulable: 0/2 nodes are available: *"
 
-// TestWake checks that each event requeues the pods that wait for it (finding S7 in docs/project/findings.md).
+// TestWake checks that each event requeues the pods that wait for it (finding S7 in docs/project/findings.md), and that a
+// freed address does not requeue a pod that cannot use the node.
 func TestWake(t *testing.T) {
 	onA := []step{
 		{at: bind, then: bound("web-0", "a")},
@@ -176,8 +177,8 @@ func TestWake(t *testing.T) {
 	})
 }
 
-// TestForeignNomination checks that a pod stays on its home node if another program has written another nominated node
-// (finding S9 in docs/project/findings.md).
+// TestForeignNomination checks that a pod is placed on its home node, even if another program has nominated the pod to another
+// node (finding S9 in docs/project/findings.md).
 func TestForeignNomination(t *testing.T) {
 	play(t, map[string]row{
 		"Reassign: the pod keeps its address": {
@@ -203,9 +204,8 @@ func TestForeignNomination(t *testing.T) {
 	})
 }
 
-// TestOptedOutPodsAreBound checks that a pod that opted out is bound without a read of the pool if no pod with its
-// name could have had a fixed address, and that it is bound even if the read of the pool fails (finding S6 in
-// docs/project/findings.md).
+// TestOptedOutPodsAreBound checks that PreBind reads the pool once for a bare pod that opted out, and not at all for a pod of
+// a kind without fixed addresses, and that the pod is bound even if the read fails (finding S6 in docs/project/findings.md).
 func TestOptedOutPodsAreBound(t *testing.T) {
 	optsOut := func(pod *corev1.Pod) { pod.Annotations = map[string]string{"fixedip.io/enabled": "false"} }
 	// The kind does not exist, so the garbage collector does not delete the pod for its missing owner.

@@ -188,7 +188,8 @@ func (e *env) ratchet(old *appsv1.StatefulSet) {
 	}
 }
 
-// policies checks that the policy has a help text for each annotation, and that an error in the policy does not block pods.
+// policies checks that the policy for annotations has a help text for each annotation, and has the failure policy Ignore, so
+// that an error in the policy does not block pods.
 func (e *env) policies() {
 	for _, o := range manifest(e.t, "admission.yaml") {
 		policy, ok := o.(*admissionv1.ValidatingAdmissionPolicy)

@@ -39,8 +39,8 @@ func (e *env) awaitAllocated(name string, status metav1.ConditionStatus, message
 }
 
 // TestG10HandWrittenOwners checks owned entries that a user wrote into CiliumNodes. The pods that the entries name get the
-// addresses, whichever scheduler places the pods and whatever resource the entries have, and the controller creates FixedIPs
-// for the pods (G10).
+// addresses, whether our scheduler places the pods or their spec names the node, and whatever resource the entries have. The
+// controller creates FixedIPs for the pods, and restores a lost entry (G10).
 func TestG10HandWrittenOwners(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})
@@ -82,17 +82,18 @@ func TestG10HandWrittenOwners(t *testing.T) {
 	e.createAgain(bare())
 	e.sameAddresses(before, e.awaitRunning(before, "ours-0", "theirs-0", "bare"))
 
-	// An adopted address is released like a claimed one.
+	// An address of an entry that a user wrote is released like a claimed one.
 	e.delete(statefulSet("theirs", 1))
 	e.delete(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "bare"}})
 	e.deletePods("bare")
-	e.await("wait for the adopted addresses to be released", func(rows []witness.Row) bool {
+	e.await("wait for the addresses of theirs-0 and bare to be released", func(rows []witness.Row) bool {
 		return !slices.ContainsFunc(rows, func(r witness.Row) bool { return r.Pod == "theirs-0" || r.Pod == "bare" })
 	})
 }
 
 // TestGuidesClusterTakenOver checks that our controller takes over a cluster of the guide's controller, whose pools
-// contain whole subnets and owned entries of running pods. No pod is restarted or changes its address.
+// contain whole subnets and owned entries of running pods. No pod is restarted or changes its address. After that, our
+// controller keeps the addresses of recreated pods, and releases those of a deleted StatefulSet.
 func TestGuidesClusterTakenOver(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{noScheduler: true})
@@ -152,7 +153,7 @@ func TestGuidesClusterTakenOver(t *testing.T) {
 	e.deletePods(all...)
 	e.sameAddresses(after, e.awaitRunning(after, all...))
 	e.delete(statefulSet("db1", 3))
-	e.await("wait for all pods, FixedIPs and entries of db1 to be gone", func(rows []witness.Row) bool {
+	e.await("wait for all pods, FixedIPs and entries of db1 to be deleted", func(rows []witness.Row) bool {
 		return !slices.ContainsFunc(rows, func(r witness.Row) bool { return strings.HasPrefix(r.Pod, "db1-") })
 	})
 }
@@ -164,7 +165,8 @@ func (e *env) awaitRunningAsBefore(names []string) map[string]witness.Row {
 }
 
 // TestRestoredFromSpecs applies FixedIPs from a backup (metadata and spec, with old UIDs and without status) before
-// their nodes and workloads exist. It checks that all their addresses are in pools before the first pod is placed.
+// their nodes and workloads exist. It checks that all their addresses are in pools before the first pod is placed, and that
+// the pods run with them.
 func TestRestoredFromSpecs(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{controllerArgs: defaultPool})

@@ -87,8 +87,8 @@ func (e *env) keepCollectorFrom(name string) {
 }
 
 // TestG6CEPKeeper checks that a pod gets its own CiliumEndpoint again if the CiliumEndpoint is missing, stuck in
-// deletion, or has a wrong address or owner. It tests agents that create missing CiliumEndpoints and agents that do not
-// (G6).
+// deletion, or has a wrong address or owner. If the agent does not create missing CiliumEndpoints, the controller restarts
+// a pod with a fixed address, and writes only an event for a pod without one (G6).
 func TestG6CEPKeeper(t *testing.T) {
 	t.Parallel()
 	if got := defaultOf(t, "cep-termination-timeout"); got != "30m0s" {

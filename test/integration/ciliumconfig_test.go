@@ -55,7 +55,7 @@ func TestSettingsFollowCilium(t *testing.T) {
 }
 
 // TestClusterPoolsAreGuarded checks that the controller writes its cluster pools into the ConfigMap that the admission
-// policy reads, and undoes a change by another client.
+// policy reads, and that the next controller undoes a change by another client.
 func TestClusterPoolsAreGuarded(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{controllerArgs: defaultPool, noScheduler: true})

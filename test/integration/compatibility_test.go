@@ -70,7 +70,7 @@ func TestG25CompatibilityTable(t *testing.T) {
 		t.Errorf("fixedip-scheduler is built with Kubernetes %s, want %q as in the table", in, table["k8s.io/kubernetes"].version)
 	}
 
-	// The summary in the README has the same versions.
+	// The summary in the README has the same versions without the patch number.
 	short := regexp.MustCompile(`\*\*Built with\*\* \| Kubernetes ([0-9.]+), Cilium ([0-9.]+), scheduler-plugins ([0-9.]+) \|`).FindStringSubmatch(read("README.md"))
 	for i, module := range []string{"k8s.io/kubernetes", "github.com/cilium/cilium", "sigs.k8s.io/scheduler-plugins"} {
 		if short == nil || table[module].version == "" || "v"+short[i+1] != table[module].version[:strings.LastIndex(table[module].version, ".")] {

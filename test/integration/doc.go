@@ -41,7 +41,7 @@
 //	Dual stack                       TestG8Families, TestSecondFamily, TestRequestOfOneFamily
 //	Requested addresses              TestG11Annotations, TestRequestedAddressUnavailable
 //	Reservations of FixedIPs         TestReservedBeforehand, TestFixedIPValidation
-//	The home node is gone            TestOwnerNodeGoneAndBack
+//	The home node is deleted         TestOwnerNodeGoneAndBack
 //	Failover                         TestMigrate, TestMigrateDualStack, TestMigrateOnlyFenced, TestMigrateNotAllowed,
 //	                                 TestReassign, TestSchedulerKilledDuringMove
 //	Other kinds, slots               TestG18OtherOwners

@@ -31,8 +31,8 @@ import (
 
 const namespace = "default"
 
-// env is the cluster of one test. At the end of the test everything is stopped, and the test fails if an invariant
-// was violated or one of our programs had a data race.
+// env is the cluster of one test. At the end of the test all processes are stopped, and the test fails if the witness
+// reports a violation that the test did not provoke, or if one of our programs had a data race (see dataRaces).
 type env struct {
 	*cluster.Cluster
 	t          *testing.T
@@ -218,9 +218,9 @@ func (e *env) end() {
 	}
 }
 
-// dataRaces returns the reports of the race detector about our packages. It leaves out others: the scheduler of Kubernetes
-// v1.34 has a data race between handleSchedulingFailure and PriorityQueue.Update, which every unschedulable pod may trigger
-// (kubernetes/kubernetes#139340).
+// dataRaces returns the reports of the race detector that name a package of plugins or ipam. It leaves out others: the
+// scheduler of Kubernetes v1.34 has a data race between handleSchedulingFailure and PriorityQueue.Update, which every
+// unschedulable pod may trigger (kubernetes/kubernetes#139340).
 func dataRaces(log []byte) []string {
 	var found []string
 	for _, part := range bytes.Split(log, []byte("==================")) {
@@ -284,7 +284,7 @@ func (e *env) await(what string, condition func([]witness.Row) bool) []witness.R
 	return rows
 }
 
-// waiting describes the pods that do not run.
+// waiting describes the rows whose pods do not run.
 func (e *env) waiting(rows []witness.Row) string {
 	var b strings.Builder
 	for _, r := range rows {

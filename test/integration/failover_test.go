@@ -285,7 +285,7 @@ func TestSchedulerKilledDuringMove(t *testing.T) {
 			writes int64
 		}{{others[0], 3}, {others[1], 5}, {home, 3}} {
 			name := fmt.Sprintf("to-%s-%d", move.to, killAt)
-			e.await("wait for the pool of "+move.to+" to have no owned entry of the address", func([]witness.Row) bool {
+			e.await("wait for the pool of "+move.to+" to have no entry of the address, or a moved entry", func([]witness.Row) bool {
 				owner, exists := e.witness.Owner(move.to, now["web-0"].Address)
 				return !exists || owner == "fixedip.io/moved"
 			})

@@ -37,9 +37,9 @@ import (
 // fakesScheduler is the schedulerName of pods that the fakes place.
 const fakesScheduler = "fakes"
 
-// fakes are nodes without an agent and a kubelet, for tests of the controller with many nodes, and for tests that decide
-// when a pod is gone. They do the work of scheduler, agent and kubelet that the controller sees: they write the claim, bind
-// the pod and run it.
+// fakes are nodes without an agent and a kubelet, for tests with many nodes, and for tests that decide when a terminating
+// pod is deleted. They do the work of scheduler, agent and kubelet that the controller sees: they write the claim, bind the
+// pod, run it and delete it.
 type fakes struct {
 	e      *env
 	api    kubernetes.Interface
@@ -52,8 +52,8 @@ type fakes struct {
 	nodes map[string]bool
 	// agents are the names of the fake nodes whose agents answer probes.
 	agents map[string]bool
-	// addrs contains the addresses that the fakes claimed. Key: the UID of the pod. A pod that the scheduler bound is not in
-	// addrs; run gives it the address of its entry.
+	// addrs contains the address that bind claimed or found for each pod. Key: the UID of the pod. A pod that the scheduler
+	// bound is not in addrs; run gives it the address of its entry.
 	addrs map[types.UID]string
 	// place chooses the node of a new pod that the fakes bind.
 	place func(pod string) string
@@ -69,11 +69,11 @@ func fakeSubnet(n int) string { return fmt.Sprintf("10.77.%d.0/24", n) }
 func fakeName(n int) string { return fmt.Sprintf("fake-%d", n) }
 
 // keepNodesReady are flags of the control plane with which nodes without a kubelet stay ready for longer than any test
-// lasts. On a node that is not ready, no address becomes free.
+// lasts. On a node that is not ready, no cooldown ends and no entry is withdrawn.
 var keepNodesReady = []string{"--node-monitor-grace-period=1h"}
 
-// fakeNodes creates the given number of ready nodes, fake-0, fake-1 and so on, and serves their pods. place chooses the node
-// of each pod that the fakes bind. The cluster has to be started with keepNodesReady.
+// fakeNodes creates the given number of ready nodes, fake-0, fake-1 and so on, and starts to serve pods (see serves). place
+// chooses the node of each pod that the fakes bind. The cluster has to be started with keepNodesReady.
 func (e *env) fakeNodes(nodes int, place func(pod string) string) *fakes {
 	e.t.Helper()
 	cfg, err := e.RESTConfig(cluster.Admin)
@@ -258,7 +258,7 @@ func (f *fakes) end(ctx context.Context, pod *corev1.Pod) error {
 	return f.api.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, *now)
 }
 
-// errReleasing means that a pod waits until its FixedIP, which is being deleted, is gone.
+// errReleasing means that a pod is not bound yet, because its FixedIP is being deleted.
 var errReleasing = errors.New("the former address is being released")
 
 // errNoEntry means that a pod was bound to a node whose pool has no entry for it.
@@ -337,7 +337,8 @@ func (f *fakes) placing(place func(pod string) string) (before func(pod string) 
 	return before
 }
 
-// keepPods sets whether terminating pods keep running.
+// keepPods sets whether terminating pods keep running. If keep is false, it also deletes the terminating pods that the fakes
+// placed.
 func (f *fakes) keepPods(keep bool) {
 	f.mu.Lock()
 	f.keepTerminating = keep
@@ -352,7 +353,7 @@ func (f *fakes) keepPods(keep bool) {
 	}
 }
 
-// endByNode ends all terminating pods, one node after the other.
+// endByNode deletes all terminating pods, one node after the other, and all pods of a node at once.
 func (f *fakes) endByNode(t *testing.T) {
 	byNode := map[string][]*corev1.Pod{}
 	for _, obj := range f.pods.GetStore().List() {

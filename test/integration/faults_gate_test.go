@@ -77,7 +77,7 @@ type gatedRun struct {
 	writes map[string][]string
 	// failed describes the write that failed; empty if no write has failed yet.
 	failed string
-	// last is the time of the last write.
+	// last is the time of the last write or, before the first write, the time of begin.
 	last time.Time
 }
 

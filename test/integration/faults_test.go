@@ -213,8 +213,8 @@ func (r *faultRun) awaitQuiet(ctx context.Context, pods []string) error {
 			}
 			now = append(now, fmt.Sprintf("%s %d %s", row.Pod, len(r.incarnations[row.Pod]), where))
 		}
-		// The controller may report that addresses are not in use any more only when their pod has been gone for
-		// reclaim.Gap. So a shorter time without writes does not prove that the run is quiet. The other 3 s are a
+		// The controller may report that addresses are no longer in use only when reclaim.Gap has passed since their
+		// pod was deleted. So a shorter time without writes does not prove that the run is quiet. The other 3 s are a
 		// margin for that write.
 		return !busy && slices.Equal(now, pods) && time.Since(r.gate.of(r.name).last) > reclaim.Gap+3*time.Second, nil
 	})

@@ -98,7 +98,7 @@ func TestFieldBugs(t *testing.T) {
 		now := e.awaitRunning(nil, names("f2", 2)...)
 		for range 8 {
 			e.scale("f2", 1)
-			e.await("wait for f2-1 to be terminating, gone or replaced", func([]witness.Row) bool {
+			e.await("wait for f2-1 to be terminating, deleted or replaced", func([]witness.Row) bool {
 				p := e.witness.Pod(namespace, "f2-1")
 				return p == nil || p.DeletionTimestamp != nil || string(p.UID) != now["f2-1"].UID
 			})
@@ -129,7 +129,7 @@ func TestFieldBugs(t *testing.T) {
 			e.t.Errorf("f3-0 still runs: got the entries %v and the FixedIP %v, want the entries %v and a FixedIP", got, e.witness.Record(namespace, "f3-0"), before["f3-0"].Entries)
 		}
 		f.keepPods(false)
-		e.rowsOf("f3", "wait for all pods, FixedIPs and entries to be gone", nothingLeft)
+		e.rowsOf("f3", "wait for all pods, FixedIPs and entries to be deleted", nothingLeft)
 	})
 
 	e.part("F4", func(e *env) {
@@ -140,7 +140,7 @@ func TestFieldBugs(t *testing.T) {
 		whileDown(e, func() { e.deletePods(pods...) })
 		e.sameAddresses(before, e.awaitRunning(before, pods...))
 		e.delete(statefulSet("f4", 60))
-		e.rowsOf("f4", "wait for all pods, FixedIPs and entries to be gone", nothingLeft)
+		e.rowsOf("f4", "wait for all pods, FixedIPs and entries to be deleted", nothingLeft)
 	})
 
 	e.part("F5", func(e *env) {
@@ -150,7 +150,7 @@ func TestFieldBugs(t *testing.T) {
 		whileDown(e, func() {
 			e.delete(statefulSet("f5", 1))
 			e.delete(statefulSet("f5gone", 1))
-			e.await("wait for the pods to be gone", func([]witness.Row) bool {
+			e.await("wait for the pods to be deleted", func([]witness.Row) bool {
 				return e.witness.Pod(namespace, "f5-0") == nil && e.witness.Pod(namespace, "f5gone-0") == nil
 			})
 			e.createAgain(statefulSet("f5", 1, placedByFakes))
@@ -159,7 +159,7 @@ func TestFieldBugs(t *testing.T) {
 		if after["f5-0"].Address != before["f5-0"].Address {
 			e.t.Errorf("f5-0 has %s, want %s", after["f5-0"].Address, before["f5-0"].Address)
 		}
-		e.rowsOf("f5gone", "wait for all pods, FixedIPs and entries to be gone", nothingLeft)
+		e.rowsOf("f5gone", "wait for all pods, FixedIPs and entries to be deleted", nothingLeft)
 	})
 
 	e.part("F6", func(e *env) {
@@ -167,7 +167,7 @@ func TestFieldBugs(t *testing.T) {
 		e.create(statefulSet("f6", 2, placedByFakes))
 		before := e.awaitRunning(nil, names("f6", 2)...)
 		e.scale("f6", 0)
-		e.rowsOf("f6", "wait for the pods to be gone", func(rows []witness.Row) bool {
+		e.rowsOf("f6", "wait for the pods to be deleted", func(rows []witness.Row) bool {
 			return len(rows) == 2 && !slices.ContainsFunc(rows, func(r witness.Row) bool { return r.UID != "" || r.State != "Reserved" })
 		})
 		e.create(statefulSet("f6others", 20, placedByFakes))
@@ -234,7 +234,7 @@ func TestFieldBugs(t *testing.T) {
 			now = e.awaitRunning(now, names("f10", 3)...)
 		}
 		e.scale("f10", 0)
-		e.rowsOf("f10", "wait for the pods to be gone", func(rows []witness.Row) bool {
+		e.rowsOf("f10", "wait for the pods to be deleted", func(rows []witness.Row) bool {
 			return !slices.ContainsFunc(rows, func(r witness.Row) bool { return r.UID != "" || r.State != "Reserved" })
 		})
 		whileDown(e, func() {})
@@ -266,7 +266,7 @@ func TestFieldBugs(t *testing.T) {
 		f.keepPods(false)
 		e.awaitRecord("f13-0", func(f *v1alpha1.FixedIP) bool { return slices.Equal(f.Finalizers, []string{"example.com/mine"}) })
 		e.must(e.api.Patch(within(e.t), fip, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))
-		e.rowsOf("f13", "wait for all pods, FixedIPs and entries to be gone", nothingLeft)
+		e.rowsOf("f13", "wait for all pods, FixedIPs and entries to be deleted", nothingLeft)
 	})
 
 	e.part("F15", func(e *env) {
@@ -285,7 +285,7 @@ func TestFieldBugs(t *testing.T) {
 		e.awaitRecord("f15-0", func(f *v1alpha1.FixedIP) bool { return f.Status.ExpiresAt != nil })
 		e.delete(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "fake-15"}})
 		e.delete(&ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "fake-15"}})
-		e.rowsOf("f15", "wait for all pods, FixedIPs and entries to be gone", nothingLeft)
+		e.rowsOf("f15", "wait for all pods, FixedIPs and entries to be deleted", nothingLeft)
 	})
 
 	e.part("F17", func(e *env) {
@@ -303,7 +303,7 @@ func TestFieldBugs(t *testing.T) {
 	})
 }
 
-// createAgain creates an object as soon as the former object with its name is gone.
+// createAgain creates an object as soon as the former object with its name is deleted.
 func (e *env) createAgain(o client.Object) {
 	e.t.Helper()
 	e.must(wait.PollUntilContextCancel(within(e.t), 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
@@ -318,8 +318,8 @@ func (e *env) createAgain(o client.Object) {
 // rounds counts the calls of awaitProcessed in all tests and parts, so that each call has its own FixedIP.
 var rounds atomic.Int64
 
-// awaitProcessed waits until the controller has processed all earlier events. It creates a FixedIP and deletes it, and waits
-// until the controller has processed both.
+// awaitProcessed gives the controller time to process earlier events: it creates a FixedIP and deletes it, and waits until
+// the controller has processed both.
 func (e *env) awaitProcessed() {
 	e.t.Helper()
 	name := fmt.Sprintf("round%d", rounds.Add(1))
@@ -329,7 +329,7 @@ func (e *env) awaitProcessed() {
 	})
 	e.awaitRecord(name+"-0", func(f *v1alpha1.FixedIP) bool { return reservation.StateOf(f) == reservation.Reserved })
 	e.delete(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name + "-0"}})
-	e.await("wait for FixedIP "+name+"-0 to be gone", func([]witness.Row) bool { return e.witness.Record(namespace, name+"-0") == nil })
+	e.await("wait for FixedIP "+name+"-0 to be deleted", func([]witness.Row) bool { return e.witness.Record(namespace, name+"-0") == nil })
 }
 
 // overdue waits until more than 3 s, the value of --force-finalize-after, have passed on the clock of the API server.

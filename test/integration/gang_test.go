@@ -162,7 +162,7 @@ func TestGang(t *testing.T) {
 	e.delete(statefulSet("never", 3))
 	e.delete(statefulSet("never-last", 1))
 	gone := append(names("never", 3), "never-last-0")
-	e.await("wait for the gang to be gone", func(rows []witness.Row) bool {
+	e.await("wait for all pods, FixedIPs and entries of the gang to be deleted", func(rows []witness.Row) bool {
 		return !slices.ContainsFunc(rows, func(r witness.Row) bool { return slices.Contains(gone, r.Pod) })
 	})
 	s.awaitMetrics(metrics{"fixedip_claims_in_flight": 0, `fixedip_claims_total{result="written"}`: 12})

@@ -139,7 +139,7 @@ func (e *env) deployGuide() (pods []*corev1.Pod) {
 	return pods
 }
 
-// accountOf returns a kubeconfig with the account and namespace of a pod.
+// accountOf writes a kubeconfig with the account and namespace of a pod, and returns its path.
 func (e *env) accountOf(pod *corev1.Pod) string {
 	e.t.Helper()
 	admin, err := e.RESTConfig(cluster.Admin)
@@ -225,7 +225,7 @@ func TestG14GuideDeployment(t *testing.T) {
 	e.witness.Forgive(namespace + "/db-1")
 
 	e.delete(&appsv1.StatefulSet{ObjectMeta: moved.ObjectMeta})
-	e.await("wait for all pods, FixedIPs and entries of db to be gone", func(rows []witness.Row) bool { return len(rows) == 1 })
+	e.await("wait for all pods, FixedIPs and entries of db to be deleted", func(rows []witness.Row) bool { return len(rows) == 1 })
 	for _, pod := range pods {
 		if p := e.Process(pod.Name); !p.Running() || len(e.logged(p, "forbidden")) > 0 {
 			t.Errorf("replica %s: got running %t and the refused requests %q, want true and none", pod.Name, p.Running(), e.logged(p, "forbidden"))

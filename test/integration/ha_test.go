@@ -108,7 +108,7 @@ func TestG7HighAvailability(t *testing.T) {
 		t.Errorf("the Lease is %+v, want another holder and one more transition than in %+v", now.Spec, lease.Spec)
 	}
 	comes := e.awaitRunning(nil, names("comes", 4)...)
-	e.await("wait for all pods, FixedIPs and entries of StatefulSet goes to be gone", func(rows []witness.Row) bool { return len(rowsFor(rows, "goes")) == 0 })
+	e.await("wait for all pods, FixedIPs and entries of StatefulSet goes to be deleted", func(rows []witness.Row) bool { return len(rowsFor(rows, "goes")) == 0 })
 	e.must(e.WaitNodeReady(within(t), "node-3"))
 	for name, was := range fixedIPs {
 		if now := e.witness.Record(namespace, name); now == nil || now.UID != was.UID || now.Spec.IPs[0] != was.Spec.IPs[0] {

@@ -14,8 +14,8 @@ import (
 // successful claims of one address.
 func TestHistoryModel(t *testing.T) {
 	const web0, web1, released = "db/web-0", "db/web-1", "fixedip.io/cooldown"
-	// patch returns a claim, a migration or a release in the format of our programs. from and to are the owners before and
-	// after; empty: no entry.
+	// patch returns a claim, a release or the removal of an entry, in the format of our programs. from and to are the owners
+	// before and after; empty: no entry.
 	patch := func(from, to string) []byte {
 		test := `{"op":"test","path":"/spec/ipam/pool/10.0.1.9","value":null}`
 		if from != "" {

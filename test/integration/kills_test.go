@@ -37,7 +37,8 @@ const (
 	controlPlaneEvery = 10
 )
 
-// churn changes workloads at random. Failed changes are not retried, because the API server may have been killed.
+// churn changes workloads and cordons nodes at random. Failed changes are not retried, because the API server may have been
+// killed.
 type churn struct {
 	e *env
 	// random is not shared, so that the changes do not depend on when programs are killed.
@@ -141,7 +142,7 @@ func (c *churn) awaitWanted() map[string]witness.Row {
 	stop := c.touchWorkloads(podsOf)
 	defer stop()
 	running := e.awaitRunning(nil, wanted...)
-	e.await("wait for all other pods to be gone", func(rows []witness.Row) bool {
+	e.await("wait for all other pods to be deleted", func(rows []witness.Row) bool {
 		return !slices.ContainsFunc(rows, func(r witness.Row) bool { return r.UID != "" && !slices.Contains(wanted, r.Pod) })
 	})
 	for pod, r := range running {
@@ -277,7 +278,8 @@ func fromEnv(t *testing.T, name string, fallback uint64) uint64 {
 // TestKilledAtRandom kills scheduler, controller and sometimes API server and etcd at random moments while pods are
 // created and deleted. It checks that no two pods ever share an address, that no address is lost, and that all pods run
 // again. After the workloads are deleted, nothing may be left. FIXEDIP_KILLS is the number of kills. FIXEDIP_SEED is
-// the seed; if it is 0 or not set, a random one. It does not determine at which instruction of a program a kill happens.
+// the seed; if it is 0 or not set, the test chooses one. The seed does not determine at which instruction of a program a
+// kill happens.
 func TestKilledAtRandom(t *testing.T) {
 	t.Parallel()
 	kills := int(fromEnv(t, "FIXEDIP_KILLS", 10))
@@ -354,7 +356,7 @@ func TestKilledAtRandom(t *testing.T) {
 	for name := range churned {
 		e.delete(c.workload(name))
 	}
-	e.await("wait for all pods, FixedIPs and entries to be gone", func(rows []witness.Row) bool { return len(rows) == 0 })
+	e.await("wait for all pods, FixedIPs and entries to be deleted", func(rows []witness.Row) bool { return len(rows) == 0 })
 	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Fixed == 0 && p.Other == 0 && p.Moving == 0 }))
 	t.Logf("killed: %v; the churn: %v; %d pods ran; %s", killed, c.done, e.witness.Incarnations(), time.Since(began).Round(time.Second))
 	gate.history.linearizable(t)

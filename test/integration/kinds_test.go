@@ -100,7 +100,7 @@ func herdPods(of *unstructured.Unstructured, names ...string) []client.Object {
 // awaitGone waits until no pod has one of the names.
 func (e *env) awaitGone(names ...string) {
 	e.t.Helper()
-	e.await(fmt.Sprintf("wait for pods %v to be gone", names), func(rows []witness.Row) bool {
+	e.await(fmt.Sprintf("wait for pods %v to be deleted", names), func(rows []witness.Row) bool {
 		for _, name := range names {
 			if e.witness.Pod(namespace, name) != nil {
 				return false
@@ -157,18 +157,18 @@ func (e *env) customResource() {
 
 	e.must(e.api.Patch(within(e.t), herd("sheep", 0, nil), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":2}}`))))
 	e.deletePods("sheep-2")
-	e.await("wait for pod sheep-2, its FixedIP and its entry to be gone", func(rows []witness.Row) bool { return len(rows) == 2 })
+	e.await("wait for pod sheep-2, its FixedIP and its entry to be deleted", func(rows []witness.Row) bool { return len(rows) == 2 })
 
 	e.delete(sheep)
 	e.deletePods("sheep-0", "sheep-1")
-	e.await("wait for all pods, FixedIPs and entries of the herd to be gone", func(rows []witness.Row) bool { return len(rows) == 0 })
+	e.await("wait for all pods, FixedIPs and entries of the herd to be deleted", func(rows []witness.Row) bool { return len(rows) == 0 })
 	e.must(e.witness.AwaitPools(within(e.t), func(p witness.Pool) bool { return p.Other == 0 }))
 }
 
 // deployments is the value of --workload-kind for Deployments whose pods have slots.
 const deployments = "Deployment.apps=Slot"
 
-// deployment returns a Deployment whose pods our scheduler places, with one surge pod during updates.
+// deployment returns a Deployment whose pods have slots. Our scheduler places the pods. An update has one surge pod.
 func deployment(name string, replicas int32, change ...func(*appsv1.Deployment)) *appsv1.Deployment {
 	sts := statefulSet(name, replicas)
 	d := &appsv1.Deployment{ObjectMeta: sts.ObjectMeta, Spec: appsv1.DeploymentSpec{
@@ -286,7 +286,7 @@ func (e *env) deploymentUpdated() {
 func (e *env) deploymentGone() {
 	e.t.Helper()
 	e.delete(deployment("shop", 0), client.PropagationPolicy(metav1.DeletePropagationBackground))
-	e.await("wait for all pods, FixedIPs and entries of the Deployment to be gone", func(rows []witness.Row) bool { return len(rows) == 0 })
+	e.await("wait for all pods, FixedIPs and entries of the Deployment to be deleted", func(rows []witness.Row) bool { return len(rows) == 0 })
 	e.must(e.witness.AwaitPools(within(e.t), func(p witness.Pool) bool { return p.Other == 0 }))
 }
 

@@ -93,8 +93,8 @@ func TestKubectlStatus(t *testing.T) {
 	e.exits("", 0, []string{"status", "-o=json"}, `"healthy": true`, `"problems": []`)
 	e.exits("", 0, []string{"version"}, "fixedip-controller: v0.1.0", "Cilium: v1.19.1", "Kubernetes: v1.")
 
-	e.checkOutput([]string{"map"}, "rack-7 10.240.", "F fixed address, in use by its pod", ". free")
-	e.checkOutput([]string{"map", "rack-7", "--html"}, `title="`+web0+`: fixed address, in use by its pod: default/web-0, workload default/StatefulSet/web"`)
+	e.checkOutput([]string{"map"}, "rack-7 10.240.", "F fixed address, in use", ". free")
+	e.checkOutput([]string{"map", "rack-7", "--html"}, `title="`+web0+`: fixed address, in use: default/web-0, workload default/StatefulSet/web"`)
 	e.exits(viewer, 2, []string{"map", "node-9"}, `CiliumNode "node-9" does not exist`)
 
 	archive := filepath.Join(t.TempDir(), "report.tar.gz")

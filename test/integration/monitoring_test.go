@@ -24,7 +24,7 @@ import (
 	"fixedip.io/fixedip/hack/product"
 )
 
-// selector is a metric in an expression of an alert or of the dashboard, with the labels that it must have.
+// selector is a metric in an expression of an alert or of the dashboard, with the labels that the expression selects with =.
 type selector struct {
 	metric string
 	labels map[string]string
@@ -91,8 +91,8 @@ func monitored(t *testing.T) map[string][]selector {
 }
 
 // TestMonitoringNamesExist checks that the programs serve every metric that the alerts and the dashboard use, with the
-// labels that these select. The programs have just started and placed one pod. A metric must not appear only after a fault,
-// because an alert could not distinguish a program without that fault from a program that is not scraped.
+// labels that these select with =. The programs have just started and placed one pod. A metric must not appear only after a
+// fault, because an alert could not distinguish a program without that fault from a program that is not scraped.
 func TestMonitoringNamesExist(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{noScheduler: true})

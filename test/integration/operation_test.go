@@ -111,8 +111,8 @@ func TestG17ControllerMetrics(t *testing.T) {
 	standby.awaitServed(standby.metrics, "/metrics", `fixedip_releases_total{cause="fixedip-deleted"} 2`, `fixedip_reservations{state="InUse"} 0`)
 }
 
-// TestDryRun checks that a dry run logs the writes that a controller would make, and writes no CiliumNode, FixedIP,
-// NodeSubnet, event or Lease.
+// TestDryRun checks that a dry run logs the writes that a controller would make, and changes no spec.ipam of a CiliumNode and
+// no FixedIP, NodeSubnet, event or Lease.
 func TestDryRun(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: defaultPool})

@@ -195,8 +195,8 @@ func (e *env) racingInheritance(t *testing.T) {
 	}
 }
 
-// pausedInheritance covers a controller that stops after a node has inherited a subnet in its NodeSubnet, and before
-// the subnet is written to the CiliumNode. The next controller has to write the subnet to the CiliumNode of that node,
+// pausedInheritance covers a controller that stops after it has written the inheriting node to the NodeSubnet, and before it
+// has written the subnet to the CiliumNode. The next controller has to write the subnet to the CiliumNode of that node,
 // although only another node is a candidate then.
 func (e *env) pausedInheritance(t *testing.T) {
 	e.createNamespace(t)

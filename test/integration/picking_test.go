@@ -46,7 +46,7 @@ func TestG24Rotation(t *testing.T) {
 		t.Helper()
 		running--
 		e.delete(statefulSet(name, 1), client.PropagationPolicy(metav1.DeletePropagationBackground))
-		e.await("wait for "+name+"-0, its FixedIP and its entry to be gone", func(rows []witness.Row) bool {
+		e.await("wait for "+name+"-0, its FixedIP and its entry to be deleted", func(rows []witness.Row) bool {
 			return !slices.ContainsFunc(rows, func(r witness.Row) bool { return r.Pod == name+"-0" })
 		})
 	}
@@ -132,7 +132,7 @@ func TestPreemption(t *testing.T) {
 		e.must(e.api.Patch(within(t), statefulSet("web", 0), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":`+n+`}}`))))
 	}
 	scale("0")
-	e.await("wait for web-0 to be gone", func(rows []witness.Row) bool { return len(rows) == 1 && rows[0].UID == "" })
+	e.await("wait for web-0 to be deleted", func(rows []witness.Row) bool { return len(rows) == 1 && rows[0].UID == "" })
 	// The filler is a bare pod, so no controller creates it again after the preemption.
 	filler := aPod("filler")
 	filler.Spec = statefulSet("filler", 1, withCPU("5")).Spec.Template.Spec
@@ -143,5 +143,5 @@ func TestPreemption(t *testing.T) {
 	})
 	scale("1")
 	e.sameAddresses(before, e.awaitRunning(before, "web-0"))
-	e.await("wait for filler to be gone", func(rows []witness.Row) bool { return len(rows) == 1 })
+	e.await("wait for filler to be deleted", func(rows []witness.Row) bool { return len(rows) == 1 })
 }

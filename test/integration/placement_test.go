@@ -25,7 +25,7 @@ import (
 var threeNodes = []string{"node-1", "node-2", "node-3"}
 
 // TestG1OwnerBinding checks that the scheduler writes the owner and the resource of an entry before it binds the pod, even
-// without a controller. The FixedIP is created when the controller is back (G1).
+// without a controller. A controller that starts later creates the FixedIP (G1).
 func TestG1OwnerBinding(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool})
@@ -173,8 +173,8 @@ func TestSubnetFull(t *testing.T) {
 	}
 }
 
-// TestOwnerNodeGoneAndBack checks that pods whose home node is gone wait for that node, and run with their addresses
-// when a node with its name joins. Pods on the other node are not affected.
+// TestOwnerNodeGoneAndBack checks that pods whose home node was deleted wait, and run with their addresses when a node with
+// the name of the deleted node joins. Pods on the other node are not affected.
 func TestOwnerNodeGoneAndBack(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1", "node-2"}, controllerArgs: defaultPool})
@@ -219,7 +219,7 @@ func TestBarePodWithReservedName(t *testing.T) {
 	before := e.awaitRunning(nil, "web-0")["web-0"]
 	// The StatefulSet is scaled to zero, and the address of web-0 stays reserved. Then a user creates a pod with that name.
 	e.must(e.api.Patch(within(t), statefulSet("web", 0), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":0}}`))))
-	e.await("wait for the pod to be gone", func(rows []witness.Row) bool { return len(rows) == 1 && rows[0].UID == "" })
+	e.await("wait for the pod to be deleted", func(rows []witness.Row) bool { return len(rows) == 1 && rows[0].UID == "" })
 	bare := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web-0"}, Spec: statefulSet("web", 0).Spec.Template.Spec}
 	e.create(bare)
 	rows := e.await("wait for the bare pod to run", func(rows []witness.Row) bool { return len(rows) == 1 && rows[0].Running })

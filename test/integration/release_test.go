@@ -28,7 +28,7 @@ func TestStatefulSetDeleted(t *testing.T) {
 	stays := e.awaitRunning(nil, names("stays", 2)...)
 
 	e.delete(statefulSet("web", 6), client.PropagationPolicy(metav1.DeletePropagationBackground))
-	e.await("wait for the pods, FixedIPs and entries of web to be gone", func(rows []witness.Row) bool { return len(rows) == 2 })
+	e.await("wait for the pods, FixedIPs and entries of web to be deleted", func(rows []witness.Row) bool { return len(rows) == 2 })
 	e.must(e.witness.AwaitPools(within(t), func(p witness.Pool) bool { return p.Other == 0 }))
 	for name, r := range e.awaitRunning(nil, names("stays", 2)...) {
 		if r.UID != stays[name].UID || r.Address != stays[name].Address {
@@ -60,7 +60,8 @@ func TestStatefulSetReplacedAroundItsPods(t *testing.T) {
 	e.sameAddresses(before, e.awaitRunning(before, names("web", 3)...))
 }
 
-// TestScaleDownAndUp checks that addresses stay reserved after a scale-down until the pods come back.
+// TestScaleDownAndUp checks that addresses stay reserved after a scale-down, and that the pods get them again after a
+// scale-up.
 func TestScaleDownAndUp(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: threeNodes, controllerArgs: defaultPool})

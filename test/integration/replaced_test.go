@@ -37,8 +37,8 @@ type replacement struct {
 	mayRun []string
 }
 
-// TestNodesAreReplaced checks that a pod whose node is gone runs again with its address after the grace period (finding R1
-// in docs/project/findings.md). The pod runs on a node that satisfies its constraints, without an action of an administrator.
+// TestNodesAreReplaced checks that a pod whose node was deleted runs again with its address after the grace period (finding
+// R1 in docs/project/findings.md), without an action of an administrator. The new node satisfies the constraints of the pod.
 func TestNodesAreReplaced(t *testing.T) {
 	t.Parallel()
 	grace := "5s"

@@ -78,8 +78,8 @@ func TestG11Annotations(t *testing.T) {
 }
 
 // barePods checks bare pods that request an address or have the annotation that enables a fixed address. Each has the same
-// address after it is created again. The address stays reserved until then. With when-deleted Delete the address is
-// released.
+// address after it is created again, and the address stays reserved until then. With when-deleted Delete the address is
+// released. A bare pod without annotations has no fixed address.
 func (e *env) barePods() {
 	barePod := func(name string, pairs ...string) *corev1.Pod {
 		pod := unreservedPod(name, "fixedip-scheduler", "")
@@ -152,7 +152,7 @@ func (e *env) optedInAndOut() {
 	for _, s := range all {
 		e.delete(s, client.PropagationPolicy(metav1.DeletePropagationBackground))
 	}
-	e.await("wait for all pods, FixedIPs and entries to be gone", nothingLeft)
+	e.await("wait for all pods, FixedIPs and entries to be deleted", nothingLeft)
 }
 
 // requestedAddresses checks for each way to request addresses that the pods get the addresses, have FixedIPs with them, and

@@ -34,13 +34,13 @@ var usedByOtherTests = map[string]map[string]string{
 		right("create", "", "pods/eviction", "", ""):                                 "restarting a pod that runs with a wrong address: TestMismatch",
 		right("get", "", "persistentvolumeclaims", "", ""):                           "reading the volumes of pods that wait for an orphaned subnet: TestVolumeInAZone",
 		right("get", "", "persistentvolumes", "", ""):                                "reading the volumes of pods that wait for an orphaned subnet: TestVolumeInAZone",
-		right("get", "", "nodes", "", ""):                                            "making sure that a node is gone before its addresses are released: TestHoldAndFree",
+		right("get", "", "nodes", "", ""):                                            "checking that a node was deleted before its addresses are released: TestHoldAndFree",
 		right("get", "cilium.io", "ciliumendpoints", "", ""):                         "reading a CiliumEndpoint that seems to be stale or missing: TestG6CEPKeeper",
 		right("patch", "cilium.io", "ciliumendpoints", "", ""):                       "correcting the owner reference of a CiliumEndpoint: TestG6CEPKeeper",
-		right("delete", "cilium.io", "ciliumendpoints", "", ""):                      "deleting the CiliumEndpoint of a pod that is gone: TestG6CEPKeeper",
-		right("patch", "cilium.io", "ciliumnodes/status", "", ""):                    "asking an agent whether it has acknowledged a withdrawal: TestDynamicEntryBecomesReserved",
+		right("delete", "cilium.io", "ciliumendpoints", "", ""):                      "deleting the CiliumEndpoint of a deleted pod: TestG6CEPKeeper",
+		right("patch", "cilium.io", "ciliumnodes/status", "", ""):                    "asking an agent to acknowledge a withdrawal: TestDynamicEntryBecomesReserved",
 		right("update", "fixedip.io", "nodesubnets", "", ""):                         "assigning an orphaned subnet to the node that inherits it: TestNodeReplaced",
-		right("delete", "fixedip.io", "nodesubnets", "", ""):                         "deleting the NodeSubnet of a node that is gone: TestHoldAndFree",
+		right("delete", "fixedip.io", "nodesubnets", "", ""):                         "deleting the NodeSubnet of a deleted node: TestHoldAndFree",
 		right("update", "", "configmaps", "fixedip-cluster-pools", "fixedip-system"): "undoing a change of the CIDRs that users may reserve: TestClusterPoolsAreGuarded",
 		right("patch", "events.k8s.io", "events", "", ""):                            "counting a repeated event: any test in which an event repeats",
 		right("create", "authentication.k8s.io", "tokenreviews", "", ""):             "authenticating the clients that ask for metrics: TestSecureMetrics",
@@ -82,12 +82,12 @@ func TestRightsAreUsed(t *testing.T) {
 	deleted := e.witness.Record(namespace, "web-0")
 	e.delete(&v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web-0"}})
 	e.delete(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web-0"}})
-	e.eventually("the deleted FixedIP of web-0 to be gone", func() bool {
+	e.eventually("the former FixedIP of web-0 to be deleted", func() bool {
 		now := e.witness.Record(namespace, "web-0")
 		return now == nil || now.UID != deleted.UID
 	})
 	e.delete(shop, client.PropagationPolicy(metav1.DeletePropagationBackground))
-	e.eventually("the slot of the deleted Deployment to be gone", func() bool { return len(e.records("shop")) == 0 })
+	e.eventually("the FixedIP of the slot to be deleted", func() bool { return len(e.records("shop")) == 0 })
 
 	for account, file := range map[string]string{"fixedip-controller": "controller-rbac.yaml", "fixedip-scheduler": "scheduler-rbac.yaml"} {
 		used, refused := e.usedRights(log, account)

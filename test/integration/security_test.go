@@ -297,7 +297,7 @@ func (e *env) oneWriter() {
 		}
 	}
 	e.delete(statefulSet("web", 2))
-	e.await("wait for all pods, FixedIPs and entries to be gone", nothingLeft)
+	e.await("wait for all pods, FixedIPs and entries to be deleted", nothingLeft)
 	e.trail(map[string]string{"node-1": "SubnetAssigned", "web": "AddressReleased"})
 	if n := gate.writes(); n > 0 {
 		e.t.Errorf("the standby made %d writes, want 0", n)
@@ -311,7 +311,7 @@ func (e *env) oneWriter() {
 		e.t.Error("the write gate counted no write of the new leader")
 	}
 	e.delete(statefulSet("web", 2))
-	e.await("wait for all pods, FixedIPs and entries to be gone", nothingLeft)
+	e.await("wait for all pods, FixedIPs and entries to be deleted", nothingLeft)
 }
 
 // trail waits for events of the controller. Key of want: the object. Value: the reason.

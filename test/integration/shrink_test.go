@@ -231,7 +231,7 @@ func TestHandshakesOfOthers(t *testing.T) {
 	})
 }
 
-// TestShrinkAcrossRestarts checks that the withdrawal of surplus entries ends although the controller is killed meanwhile.
+// TestShrinkAcrossRestarts checks that surplus entries are withdrawn and removed even if the controller is killed meanwhile.
 func TestShrinkAcrossRestarts(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, noScheduler: true, controllerArgs: append([]string{"--min-free-ips=20", "--max-surplus-ips=2"}, defaultPool...)})

@@ -106,7 +106,7 @@ func TestG5SubnetManagement(t *testing.T) {
 }
 
 // TestG23NodeCIDRs checks that the CIDRs that kube-controller-manager assigns to nodes are their subnets. If it assigns the
-// CIDR of a deleted node to another node, that node gets the fixed addresses in it (G23).
+// CIDR of a deleted node to another node, the pods with fixed addresses in that CIDR run on that node (G23).
 func TestG23NodeCIDRs(t *testing.T) {
 	t.Parallel()
 	o := options{

@@ -82,7 +82,7 @@ func tenantFixedIP(name, ip string) *v1alpha1.FixedIP {
 
 // TestTenant checks that a tenant with all rights on the FixedIPs of one namespace cannot see, take or release
 // addresses of another namespace. The tenant creates FixedIPs that name such addresses and pods that request them, and
-// deletes these objects. The scheduler and the controller refuse the addresses, because expressions of admission
+// then deletes the FixedIPs. The scheduler and the controller refuse the addresses, because expressions of admission
 // policies cannot read other objects. The tenant cannot have an address outside of the cluster pools either.
 func TestTenant(t *testing.T) {
 	t.Parallel()
@@ -167,13 +167,13 @@ func TestTenant(t *testing.T) {
 		})
 	}
 
-	// No pod loses its address, neither while the objects of the tenant exist nor when they are deleted.
+	// No pod loses its address, neither while the FixedIPs of the tenant exist nor after they are deleted.
 	e.deletePods("web-0")
 	again := e.awaitRunning(before, "web-0")
 	for _, f := range named {
 		e.must(tenant.Delete(within(t), f))
 	}
-	e.eventually("the deleted FixedIPs of the tenant to be gone", func() bool {
+	e.eventually("the FixedIPs of the tenant to be deleted", func() bool {
 		var list v1alpha1.FixedIPList
 		e.must(tenant.List(within(t), &list, client.InNamespace(tenantSpace)))
 		return !slices.ContainsFunc(list.Items, func(f v1alpha1.FixedIP) bool { return f.DeletionTimestamp != nil })
@@ -187,8 +187,8 @@ func TestTenant(t *testing.T) {
 		}
 	}
 
-	// Without the admission policies, a FixedIP with an address outside of the cluster pools has no effect. With them it is
-	// refused.
+	// Without the admission policies, a FixedIP with an address outside of the cluster pools has no effect. With them, the API
+	// server refuses the FixedIP.
 	outside := tenantFixedIP("outside-0", "192.0.2.7")
 	e.must(tenant.Create(within(t), outside))
 	e.eventually("the tenant's FixedIP outside-0 to report SubnetNotFound", func() bool {

@@ -46,7 +46,7 @@ func TestUninstall(t *testing.T) {
 	before := e.awaitRunning(nil, names("web", 3)...)
 	e.scale("web", 2)
 	gone := &corev1.Pod{}
-	e.eventually("pod web-2 to be gone", func() bool {
+	e.eventually("pod web-2 to be deleted", func() bool {
 		return apierrors.IsNotFound(e.api.Get(within(t), client.ObjectKey{Namespace: namespace, Name: "web-2"}, gone))
 	})
 	for _, name := range names("web", 3) {
@@ -94,7 +94,7 @@ func TestUninstall(t *testing.T) {
 	}
 
 	e.must(e.controller.Restart(within(t)))
-	e.eventually("the finalizers and annotations to be back", func() bool {
+	e.eventually("the controller to write the finalizers and annotations again", func() bool {
 		return e.finalized("web-0") && e.finalized("web-1") && e.protected("node-1")
 	})
 	delete(before, "web-2")

@@ -174,9 +174,10 @@ func TestWrongFirstAddress(t *testing.T) {
 	e.sameAddresses(before, e.awaitRunning(before, all...))
 }
 
-// TestMismatch checks that a pod that runs with another address than the reserved one is reported and evicted. Pods are
-// evicted one at a time, never against a PodDisruptionBudget, and not if their policy is Report. Here FixedIPs reserve
-// the addresses before the pods exist, and the agent sees each claim too late.
+// TestMismatch checks that a pod that runs with another address than the reserved one is reported and evicted. With
+// --max-concurrent-restarts=1, pods are evicted one at a time. A pod is never evicted against a PodDisruptionBudget, or if
+// its mismatch policy is Report. Here FixedIPs reserve the addresses before the pods exist, and the agent sees each claim too
+// late.
 func TestMismatch(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)

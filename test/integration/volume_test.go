@@ -79,8 +79,8 @@ func TestVolumeAndAddress(t *testing.T) {
 	}
 }
 
-// TestVolumeInAZone checks which node inherits the subnet of a node that is gone: a node in the zone of a waiting pod's
-// volume, and not a node of another zone to which another waiting pod is nominated (findings R1 and R2 in
+// TestVolumeInAZone checks which node inherits the subnet of a deleted node: a node in the zone of a waiting pod's volume,
+// and not a node of another zone to which another waiting pod is nominated (findings R1 and R2 in
 // docs/project/findings.md). As long as the node in the zone is cordoned, the FixedIPs explain why no node inherits.
 func TestVolumeInAZone(t *testing.T) {
 	t.Parallel()

@@ -169,11 +169,11 @@ func (e *env) killedAt(gate *writeGate, controller *cluster.Process, f *fakes, n
 		}
 	}
 	e.must(e.api.Patch(within(e.t), statefulSet(name, 0), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":1}}`))))
-	e.await(name+": wait for the second replica, its FixedIP and its entry to be gone", func(rows []witness.Row) bool {
+	e.await(name+": wait for the second replica, its FixedIP and its entry to be deleted", func(rows []witness.Row) bool {
 		return len(rows) == 1 && rows[0].Pod == name+"-0" && rows[0].State == v1alpha1.ReasonInUse && rows[0].Address == placed[name+"-0"].Address
 	})
 	e.delete(statefulSet(name, 0))
-	e.await(name+": wait for all pods, FixedIPs and entries to be gone", func(rows []witness.Row) bool { return len(rows) == 0 })
+	e.await(name+": wait for all pods, FixedIPs and entries to be deleted", func(rows []witness.Row) bool { return len(rows) == 0 })
 	e.must(e.witness.AwaitPools(within(e.t), func(p witness.Pool) bool { return p.Fixed == 0 && p.Other == 0 && p.Dynamic == 8 }))
 	if !gate.disarm() {
 		close(done)

@@ -183,8 +183,8 @@ func TestChartIsTheKustomization(t *testing.T) {
 }
 
 // TestInstallIsTheKustomization checks that the file of a release, install.yaml, installs the same objects as the
-// kustomization, with the images of the registry. It contains no hook of Helm: kubectl apply would start the Job that removes
-// fixedip.
+// kustomization, with the images of the registry, and begins with the Namespace. The file contains no hook of Helm: kubectl
+// apply would start the Job that removes fixedip.
 func TestInstallIsTheKustomization(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "install.yaml")
 	c := exec.Command("go", "run", "./hack/render", "-install", file, "-registry", "registry.example.com/fixedip", "-tag", "v9")
@@ -373,9 +373,9 @@ func TestChartLabels(t *testing.T) {
 	}
 }
 
-// TestChartUninstall checks the hook that runs before the chart is uninstalled. The Job of the hook has a deadline, no
-// Deployment or PodDisruptionBudget selects the pod of the Job, and the only right of the hook in addition to those of the
-// controller is to scale the controller.
+// TestChartUninstall checks the hook that runs before the chart is uninstalled. The Job of the hook has a deadline, the pod of
+// the Job has its own value of the label app, by which Deployments and PodDisruptionBudgets select pods, and the only right of
+// the hook in addition to those of the controller is to scale the controller.
 func TestChartUninstall(t *testing.T) {
 	objects := render(t, "network", "", clusterPool)
 	for _, u := range objects {

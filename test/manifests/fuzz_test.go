@@ -68,9 +68,10 @@ func (a admission) refuses(object map[string]any) field.ErrorList {
 	return errs
 }
 
-// FuzzFixedIP checks every FixedIP that the API server accepts: the programs can read its addresses and its TTL, and its
-// pool entry is owned by its pod in its namespace, names its workload, and does not count as the entry of an unreserved
-// pod. If the API server refuses a FixedIP, the error must name a field of spec.
+// FuzzFixedIP checks every FixedIP that the API server accepts: the programs can read its addresses, at most one of each
+// family, and its TTL. Its pool entry is owned by its pod in its namespace, names its workload unless the pod is a bare pod,
+// and does not count as the entry of an unreserved pod. If the API server refuses a FixedIP, the error must name a field of
+// spec.
 func FuzzFixedIP(f *testing.F) {
 	for _, s := range []struct {
 		ips, node, pod, apiVersion, kind, owner string

@@ -180,7 +180,8 @@ func TestImages(t *testing.T) {
 }
 
 // TestPodSecurity checks that the pods meet the restricted standard except for the host network and its loopback address in
-// probes. Their namespace must allow the host network regardless of the default of the cluster.
+// probes, and that their root file system is read-only. Their namespace must allow the host network regardless of the default
+// of the cluster.
 func TestPodSecurity(t *testing.T) {
 	objects := kustomize(t, filepath.Join(root, "manifests"))
 	evaluator, err := policy.NewEvaluator(policy.DefaultChecks())

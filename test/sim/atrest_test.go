@@ -29,8 +29,8 @@ func isUnreserved(raw ipamtypes.AllocationIP) bool {
 	return e.IsUnreserved()
 }
 
-// atRest checks the world at rest: every pod has the addresses reserved for it, and nothing is left of deleted objects
-// (promises 3, 4 and 5 of docs/project/proof.md).
+// atRest checks the world at rest: every pod runs with the addresses reserved for it, or waits (see podAtRest), and nothing is
+// left of deleted objects (promises 3, 4 and 5 of docs/project/proof.md). It does not look for moved entries that are left.
 func (c *checks) atRest() {
 	w := c.w
 	c.endpointsAtRest()
@@ -38,9 +38,9 @@ func (c *checks) atRest() {
 	byPod := map[string]*v1alpha1.FixedIP{}
 	for _, r := range all[*v1alpha1.FixedIP](w.server, fixedIPs) {
 		byPod[r.Namespace+"/"+r.Spec.PodName] = r
-		// A FixedIP that a user has deleted stays until its pod is gone.
+		// A FixedIP that a user has deleted stays until its pod is deleted.
 		if _, pod := one[*corev1.Pod](w.server, pods, r.Namespace+"/"+r.Spec.PodName); r.DeletionTimestamp != nil && !pod {
-			c.violate("no leak: the deletion of FixedIP %s does not end although its pod is gone", r.Name)
+			c.violate("no leak: the deletion of FixedIP %s does not end although its pod does not exist", r.Name)
 		}
 	}
 	for _, pod := range all[*corev1.Pod](w.server, pods) {
@@ -90,7 +90,7 @@ func (c *checks) atRest() {
 		gone := (!exists && (r.Spec.Owner.UID != "" || !c.byUser[r.UID]) || optedOut) && r.Spec.Reclaim.WhenDeleted == v1alpha1.Delete
 		surplus := exists && !optedOut && int(*set.Spec.Replicas) <= ordinal(r.Spec.PodName) && r.Spec.Reclaim.WhenScaled == v1alpha1.Delete
 		if !pod && (gone || surplus) {
-			c.violate("no leak: FixedIP %s still exists although its workload is gone, has opted out or was scaled down, and does not retain it", r.Name)
+			c.violate("no leak: FixedIP %s still exists although its workload was deleted, has opted out or was scaled down, and does not retain it", r.Name)
 		}
 	}
 }
@@ -169,8 +169,8 @@ func (c *checks) hasOther(ip, key string) bool {
 	})
 }
 
-// full reports whether the pool of a node is full in one family: half of its addresses are dynamic entries, which is the
-// maximum, or all of its addresses have entries. The default scheduler places pods on such a node too.
+// full reports whether the pool of a node is full in one family: half of the addresses have dynamic entries, which is the
+// maximum, or all addresses have entries. The default scheduler places pods on such a node too.
 func (w *world) full(node string) bool {
 	cn, ok := one[*ciliumv2.CiliumNode](w.server, ciliumNodes, node)
 	if !ok {
@@ -200,8 +200,8 @@ func (w *world) full(node string) bool {
 	})
 }
 
-// podAtRest checks for one pod that it runs with its reserved addresses (promise 3 of docs/project/proof.md). r is its
-// FixedIP; nil if there is none.
+// podAtRest checks that a pod runs with its reserved addresses (promise 3 of docs/project/proof.md), unless it waits for an
+// address on a full node or only a user can help. r is the FixedIP of the pod; nil if there is none.
 func (c *checks) podAtRest(pod *corev1.Pod, r *v1alpha1.FixedIP) {
 	key := keyOf(pod)
 	if pod.DeletionTimestamp != nil {
@@ -240,7 +240,7 @@ func (c *checks) podAtRest(pod *corev1.Pod, r *v1alpha1.FixedIP) {
 		return
 	}
 	if r.DeletionTimestamp != nil {
-		// A user has deleted the FixedIP, which is removed when the pod is gone.
+		// A user has deleted the FixedIP, which is removed when the pod is deleted.
 		return
 	}
 	if c.byUser[r.UID] && slices.ContainsFunc(r.Spec.IPs, func(ip string) bool { return c.hasOther(ip, key) }) {

@@ -212,7 +212,7 @@ func (c *checks) checkOwner(node, ip, owner string) {
 func (c *checks) checkBind(e event, by string) {
 	pod, ok := e.after.(*corev1.Pod)
 	if before, existed := e.before.(*corev1.Pod); existed && before.Spec.NodeName != "" {
-		// The write is not the bind: the controller also evicts bound pods, for example a pod whose entry is gone.
+		// The write is not the bind: the controller also evicts bound pods, for example a pod that has lost its entry.
 		return
 	}
 	if !ok || !isProduct(by) || pod.Spec.NodeName == "" || pod.Annotations[identity.AnnotationEnabled] != "" {

@@ -37,8 +37,8 @@
 // The model leaves out Deployments: no controller changes the ReplicaSet of the model. Pods that another scheduler
 // places are bare pods in the model, and never pods of a StatefulSet.
 //
-// At the end of a run all faults end, and the world has to come to rest: every pod runs with the addresses reserved for it,
-// nothing is left of deleted objects, and the product writes nothing.
+// At the end of a run all faults end, and the world has to come to rest: every pod runs with the addresses reserved for it, or
+// waits for an action of a user; nothing is left of deleted objects; and the product writes nothing.
 //
 //	make sim STEPS=1000000 SEED=1   many runs; a failure prints its history
 //	make sim-mutations              puts bugs into the product, and checks that the model detects each

@@ -57,8 +57,8 @@ func (w *world) isRight(cep *ciliumv2.CiliumEndpoint, pod *corev1.Pod) bool {
 	return sandbox != nil && e != nil && e.uid == cep.UID && cep.Status.ID == e.id && nodeOf(cep) == m.hostIP() && slices.Equal(addressesOf(cep), slices.Sorted(slices.Values(sandbox.ips)))
 }
 
-// endpointsAtRest checks that every running pod has a CiliumEndpoint with the UID, node and addresses of the pod, and
-// that no other CiliumEndpoint exists.
+// endpointsAtRest checks that every running pod has a CiliumEndpoint with the node and addresses of the pod, and that every
+// CiliumEndpoint has an existing pod, names that pod or no pod as its owner, and is not being deleted.
 func (c *checks) endpointsAtRest() {
 	if !c.w.setup.endpoints.on {
 		return
@@ -88,7 +88,7 @@ func (c *checks) endpointsAtRest() {
 		case cep.DeletionTimestamp != nil:
 			c.violate("endpoint: the deletion of CiliumEndpoint %s does not end", keyOf(cep))
 		case !exists:
-			c.violate("endpoint: CiliumEndpoint %s still exists although its pod is gone", keyOf(cep))
+			c.violate("endpoint: CiliumEndpoint %s still exists although its pod does not", keyOf(cep))
 		case owner != "" && owner != pod.UID:
 			c.violate("endpoint: the owner of CiliumEndpoint %s is %s, want the existing pod %s", keyOf(cep), owner, pod.UID)
 		}

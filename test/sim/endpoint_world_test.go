@@ -136,7 +136,7 @@ func (w *world) restoreEndpoint(former *ciliumv2.CiliumEndpoint) {
 	_, _ = w.server.create(ciliumEndpoints, cep, "user")
 }
 
-// noteEndpointAdvice notes events of the product that ask a user to restart a pod without a CiliumEndpoint, or its agent.
+// noteEndpointAdvice notes the events NoCiliumEndpoint and EvictionsPaused of the product, which obeyEndpoints follows.
 func (w *world) noteEndpointAdvice(regarding runtime.Object, reason, note string) {
 	pod, ok := regarding.(*corev1.Pod)
 	if !ok {

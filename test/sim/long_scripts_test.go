@@ -284,7 +284,7 @@ func (w *world) fillNodes() {
 	}
 }
 
-// onlyOn cordons all nodes except one.
+// onlyOn cordons all nodes except one, and uncordons that one.
 func (w *world) onlyOn(node string) {
 	for _, n := range all[*corev1.Node](w.server, nodes) {
 		change(w.server, nodes, n.Name, "user", func(n *corev1.Node) { n.Spec.Unschedulable = n.Name != node })

@@ -17,8 +17,8 @@ import (
 	"fixedip.io/fixedip/test/sim/agent"
 )
 
-// agentUp starts the agent. The agent creates its CiliumNode, or corrects the owner reference of the existing one, and
-// processes its current version. agentStarted completes the start.
+// agentUp starts the agent if its Node exists. The agent creates its CiliumNode, or corrects the owner reference of the
+// existing one, and processes the current version of the CiliumNode. agentStarted completes the start.
 func (m *machine) agentUp() {
 	s := m.w.server
 	node, ok := one[*corev1.Node](s, nodes, m.name)

@@ -281,7 +281,7 @@ func (m *machine) reportPod(pod *corev1.Pod, b *sandbox) {
 	})
 }
 
-// removed deletes the object of a terminating pod whose sandbox has stopped.
+// removed deletes the object of a terminating pod that has no sandbox any more, or never had one.
 func (m *machine) removed(pod *corev1.Pod) {
 	delete(m.pods, keyOf(pod)+" "+string(pod.UID))
 	uid := pod.UID

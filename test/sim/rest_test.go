@@ -259,7 +259,7 @@ func (w *world) writtenOnFull(key string) bool {
 	})
 }
 
-// stranded reports whether an address of a FixedIP was moved to a node that is gone, and the failover policy is Wait
+// stranded reports whether an address of a FixedIP was moved to a node that was deleted, and the failover policy is Wait
 // now. The pod waits for that node until a user changes the policy.
 func (w *world) stranded(r *v1alpha1.FixedIP) bool {
 	if _, exists := one[*corev1.Node](w.server, nodes, r.Spec.NodeName); exists || r.Spec.Failover == v1alpha1.Migrate || r.Spec.Failover == v1alpha1.Reassign {

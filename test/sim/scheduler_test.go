@@ -67,8 +67,8 @@ type pending struct {
 	binding, requeued bool
 	// nominated is the node that PostFilter nominated; empty: none.
 	nominated string
-	// refused is true if the plugin has refused the pod, so that only the plugin's hints requeue it. Otherwise every
-	// event of a node requeues the pod.
+	// refused is true if the plugin has refused the pod, so that of the events of nodes only those that the plugin's hints
+	// select requeue the pod. Otherwise every new or changed node requeues it.
 	refused bool
 	// starved is true if no event had requeued the pod when its last cycle ended, so that it waits for an event or for the
 	// flush.

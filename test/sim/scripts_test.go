@@ -30,7 +30,7 @@ const (
 const startSteps = 3000
 
 // startWorkloads creates workloads, and returns when the pods of the StatefulSets run, after startSteps, or after the first
-// violation. It draws no faults.
+// violation. The only faults that can happen meanwhile are those of agents (drawFault).
 func (w *world) startWorkloads(seed uint64) {
 	w.seed = seed
 	for _, name := range []string{"a", "b"} {
@@ -186,7 +186,7 @@ func (w *world) scripts() []action {
 				}
 				add("force-delete with its workload: pod "+pod.Name, m, deleteBoth)
 				if _, ok := one[*ciliumv2.CiliumNode](w.server, ciliumNodes, m.name); ok && !m.cut && m.reported() {
-					// Only the agent and the kubelet know that the pod still runs.
+					// Neither a pod nor a CiliumNode at the API server shows that the pod still runs.
 					add("force-delete with its workload and CiliumNode: pod "+pod.Name, nil, func() {
 						m.loseCiliumNode()
 						m.agentDown()
@@ -223,7 +223,7 @@ func (w *world) scripts() []action {
 			w.calm(orphanGrace + time.Minute)
 			w.newMachine()
 		})
-		// A node of another zone could not run the pods whose volumes are in the zone of the node that is gone.
+		// A node of another zone could not run the pods whose volumes are in the zone of the deleted node.
 		if w.setup.volumes {
 			add("join in another zone after a loss: "+m.name, nil, func() { w.joinElsewhere(m) })
 		}

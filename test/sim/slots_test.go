@@ -122,8 +122,8 @@ func (w *world) replicaSetUserActions() []action {
 	}
 }
 
-// noteLostSlots counts the pods of the ReplicaSet on a node that no FixedIP names. Their slots are lost with the CiliumNode of
-// the node.
+// noteLostSlots counts the pods of the ReplicaSet that are bound to a node and have no FixedIP. Their slots are lost with the
+// CiliumNode of the node.
 func (c *checks) noteLostSlots(m *machine) {
 	for _, pod := range all[*corev1.Pod](c.w.server, pods) {
 		key := keyOf(pod)
@@ -222,7 +222,7 @@ func (c *checks) mayBeSlot(resource string) bool {
 }
 
 // slotAtRest checks that the FixedIP of a slot without a pod was released if its policy demands it. whenDeleted applies
-// if its ReplicaSet has opted out or is gone, and whenScaled applies if the ReplicaSet has more slots than replicas.
+// if its ReplicaSet has opted out or does not exist, and whenScaled applies if the ReplicaSet has more slots than replicas.
 func (c *checks) slotAtRest(r *v1alpha1.FixedIP, hasPod bool) {
 	s, exists := c.w.replicaSet()
 	switch {
@@ -232,7 +232,7 @@ func (c *checks) slotAtRest(r *v1alpha1.FixedIP, hasPod bool) {
 			c.violate("no leak: FixedIP %s of a slot still exists although its ReplicaSet has opted out", r.Name)
 		}
 	case !exists && r.Spec.Reclaim.WhenDeleted == v1alpha1.Delete:
-		c.violate("no leak: FixedIP %s of a slot still exists although its ReplicaSet is gone", r.Name)
+		c.violate("no leak: FixedIP %s of a slot still exists although its ReplicaSet was deleted", r.Name)
 	case exists && s.Annotations[identity.AnnotationWhenScaled] == string(v1alpha1.Delete) && c.slots() > int(*s.Spec.Replicas):
 		c.violate("no leak: FixedIP %s of a slot still exists although its ReplicaSet has more slots than replicas", r.Name)
 	}

@@ -23,7 +23,7 @@ import (
 // zones are the zones of the nodes if pods have volumes.
 var zones = []string{"east", "west"}
 
-// minNodesOfZone is the minimum number of nodes of each zone with volumes at rest, so that all its pods get addresses.
+// minNodesOfZone is the minimum number of nodes at rest in each zone with volumes, so that all pods of the zone get addresses.
 const minNodesOfZone = 2
 
 // volumeWorld is the state of a run that concerns volumes. If the setup has volumes, each pod of a StatefulSet has one. The
@@ -126,7 +126,7 @@ func (w *world) volumeUserActions() []action {
 	return d
 }
 
-// provideNodes creates nodes in the zones of volumes, until each zone has minNodesOfZone nodes.
+// provideNodes creates nodes in each zone with volumes until the zone has minNodesOfZone nodes.
 func (w *world) provideNodes() {
 	for _, zone := range zones {
 		if !slices.ContainsFunc(all[*corev1.PersistentVolumeClaim](w.server, claims), func(c *corev1.PersistentVolumeClaim) bool { return w.volumeZone(keyOf(c)) == zone }) {
@@ -164,8 +164,8 @@ func (w *world) joinElsewhere(lost *machine) {
 	}
 }
 
-// TestNoInheritanceAcrossZones checks that a node of another zone does not inherit the subnet of a node that is gone. The
-// other node joins after the grace period, while pods with volumes wait. The pods run again when a node of their zone joins.
+// TestNoInheritanceAcrossZones checks that a node of another zone, which joins first, does not inherit the subnet of a deleted
+// node: otherwise the pods with volumes could not run with their addresses after a node of their zone joins.
 func TestNoInheritanceAcrossZones(t *testing.T) {
 	kinds, err := scheme.New()
 	if err != nil {

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command dashboard draws the Grafana dashboard as an SVG from metrics that make dashboard has recorded. It evaluates the
-// queries of the panels with the query engine of Prometheus, so the picture shows a query for a metric that does not exist as a
-// panel without data.
+// queries of the panels with the query engine of Prometheus, so the picture shows a query for a metric that does not exist as
+// a panel without data.
 package main
 
 import (
@@ -100,8 +100,8 @@ func run(scrapes, dashboard, out string) error {
 	return os.WriteFile(out, []byte(picture), 0o644)
 }
 
-// load adds the samples of all files in the folder to db. The name of a file is a time in milliseconds and a program. It
-// returns the times of the first and the last file.
+// load adds the samples of all files in the folder to db. The name of a file is a time in milliseconds and a program.
+// load returns the times of the first and the last file.
 func load(db *tsdb.DB, folder string) (first, last time.Time, err error) {
 	files, err := filepath.Glob(filepath.Join(folder, "*-*.txt"))
 	if err != nil {

@@ -58,7 +58,8 @@ type Options struct {
 // MaxNetwork is the highest number of a network of nodes.
 const MaxNetwork = 255
 
-// Defaults returns two nodes with Kubernetes 1.34, Cilium 1.19, IPv4 and VXLAN. Agents report every second to shorten waits.
+// Defaults returns two nodes with Kubernetes 1.34, Cilium 1.19, IPv4 and VXLAN. The agents may report
+// every second, which shortens waits.
 func Defaults() Options {
 	return Options{Cilium: "1.19", Kubernetes: OwnKubernetes, Nodes: 2, Families: []string{IPv4}, Routing: Tunnel, UpdateRate: time.Second}
 }

@@ -9,9 +9,10 @@
 //
 // A controller makes a barrier request: it calls Service.Ask in its Reconcile. If there is no answer yet, the controller
 // continues with other objects, and the Service notifies it when the agent has answered. All requests for a node that were
-// made before a probe is written share the answer to that probe; later requests wait for the next barrier. So a node has at
-// most one probe of this Service, and a request waits for two barriers at most. A barrier costs one write of the CiliumNode
-// by the controller, which counts toward the rate limit of the writer, and one by the agent.
+// made before the CiliumNode was read for a probe share the answer to that probe; later requests wait for the next barrier. So
+// a node has at most one probe of this Service, and a request waits for two barriers at most, unless the CiliumNode is created
+// again. A barrier costs one write of the CiliumNode by the controller, which counts toward the rate limit of the writer, and
+// one by the agent. A barrier that joins an existing probe costs no write by the controller.
 //
 //	        Ask                Reconcile writes the probe          the agent answers           Forget, ten minutes
 //	(none) ─────▶ waiting ────────────────────────────────▶ asked ─────────────────▶ answered ─────────────────────▶ (none)
@@ -27,5 +28,5 @@
 //
 // The package never concludes anything from the passage of time. An agent that does not answer is reported (event
 // AgentNotAnswering, metric fixedip_agent_barriers_overdue), and the requests stay open until the agent answers or the
-// CiliumNode is gone. The package does not decide what happens to an address: the caller does, with Evidence.Judge.
+// CiliumNode is deleted. The package does not decide what happens to an address: the caller does, with Evidence.Judge.
 package barrier

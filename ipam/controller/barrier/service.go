@@ -107,8 +107,8 @@ type answer struct {
 
 // Ask makes a barrier request. It returns the evidence from the node's agent and the time at which the Service read it. If
 // there is no answer yet, Ask records the request and returns the zero time; it does not wait. When the agent has answered,
-// or the CiliumNode is gone, the Service calls notify, which has to make the caller call Ask again and must not block. An
-// answer is stored for ten minutes.
+// or the CiliumNode does not exist, the Service calls notify, which has to make the caller call Ask again and must not block.
+// An answer is stored for ten minutes.
 //
 // key identifies the request. It has to contain everything that the answer depends on, for example the UID of the
 // CiliumNode, the address, the pool entry that the agent has to have seen, and the UID of the deleted pod. An answer
@@ -285,8 +285,8 @@ func (s *Service) ask(ctx context.Context, now pool.NodePool, known []string) (c
 	return s.await(now), nil
 }
 
-// await reports the agent in an event if it is overdue, and returns the time until the next reconcile if the watch shows no
-// change.
+// await reports an overdue agent in an event, once until the agent answers. It returns the time until the next reconcile if
+// the watch shows no change.
 func (s *Service) await(now pool.NodePool) ctrl.Result {
 	s.mu.Lock()
 	n := s.nodes[now.Name]
@@ -305,7 +305,7 @@ func (s *Service) await(now pool.NodePool) ctrl.Result {
 	return ctrl.Result{RequeueAfter: left}
 }
 
-// forget drops all requests and answers of a node whose CiliumNode is gone, and notifies the callers that wait.
+// forget drops all requests and answers of a node whose CiliumNode does not exist, and notifies the callers that wait.
 func (s *Service) forget(nodeName string) {
 	s.mu.Lock()
 	n := s.nodes[nodeName]

@@ -220,7 +220,7 @@ func TestService(t *testing.T) {
 			w.reconcile()
 			w.want("a", true)
 		},
-		"the requests for a node that is gone are dropped": func(w *world) {
+		"the requests for a node whose CiliumNode was deleted are dropped": func(w *world) {
 			w.want("a", false)
 			w.reconcile()
 			w.want("b", false)

@@ -20,7 +20,7 @@ import (
 type Issue string
 
 const (
-	// Healthy means that nothing is wrong.
+	// Healthy means that there is no issue, or that the CiliumEndpoint is not judged, because its owner is no pod of its name.
 	Healthy Issue = ""
 	// Stuck means that the CiliumEndpoint is being deleted and still exists, for example because of finalizers.
 	Stuck Issue = "Stuck"

@@ -77,7 +77,8 @@ func newClient(t *testing.T, objects ...client.Object) *fake.ClientBuilder {
 	return b
 }
 
-// newKeeper returns a keeper that has reported the CiliumEndpoints of the given pods as missing, and its event recorder.
+// newKeeper returns a keeper and its event recorder. The keeper has reconciled the given pods twice, a grace period apart: a
+// CiliumEndpoint that does not exist is reported as missing.
 func newKeeper(t *testing.T, api, cached client.Client, missing ...string) (*Keeper, *events.FakeRecorder) {
 	t.Helper()
 	clock, recorder := clocktesting.NewFakeClock(time.Unix(1000, 0)), events.NewFakeRecorder(100)

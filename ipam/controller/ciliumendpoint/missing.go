@@ -37,7 +37,8 @@ var agentPods = client.MatchingLabels{"k8s-app": "cilium"}
 
 // reportMissing adds a pod without a CiliumEndpoint to MissingRequests, so that package conformance may evict the pod.
 // It also records an event on the pod, because package conformance does not evict every such pod. For example, it
-// evicts no pod without a FixedIP, and no pod whose FixedIP is being deleted.
+// evicts no pod without a FixedIP, and no pod whose FixedIP is being deleted. If Cilium creates no CiliumEndpoints,
+// reportMissing reports nothing.
 func (k *Keeper) reportMissing(ctx context.Context, key client.ObjectKey, pod *corev1.Pod) (ctrl.Result, error) {
 	if enabled, err := Enabled(ctx, k.Live, k.CiliumConfig); err != nil || !enabled {
 		return ctrl.Result{RequeueAfter: source.ResyncPeriod}, err

@@ -228,8 +228,9 @@ func (r *Reconciler) count() {
 	}
 }
 
-// report records an event on each object of a conflict. The message names no pod and no FixedIP of another namespace than
-// that of the object; the message of a CiliumNode, which has no namespace, names all of them.
+// report records an event on each pod and FixedIP that has the IP and, if two pools offer the IP, on the CiliumNodes of these
+// pools. The message on a pod or FixedIP names no pod and no FixedIP of another namespace. The message about two pools names
+// only nodes.
 func (r *Reconciler) report(c addressUsers, kind string) {
 	var on []client.Object
 	for _, p := range c.pods {

@@ -76,7 +76,9 @@ func (c *Controller) adopt(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 	return result, nil
 }
 
-// fixRunning makes the IPs that a pod of another scheduler runs with its fixed addresses, if c.Adoption selects the pod.
+// fixRunning makes the IPs that a pod of another scheduler runs with its fixed addresses, if c.Adoption selects the pod. If
+// other IPs are reserved for the pod, fixRunning records an event; but with the failover policy Reassign it deletes the
+// FixedIP, unless the pool of the pod's node has the reserved IPs.
 func (c *Controller) fixRunning(ctx context.Context, pod *corev1.Pod) (ctrl.Result, error) {
 	id, wanted, err := c.Adoption.Wants(pod, c.Kinds)
 	if err != nil {
@@ -101,7 +103,7 @@ func (c *Controller) fixRunning(ctx context.Context, pod *corev1.Pod) (ctrl.Resu
 		// The deletion of the FixedIP queues the pod again.
 		return ctrl.Result{}, nil
 	case len(missing) > 0 && record != nil && node != pod.Spec.NodeName && cmp.Or(record.Spec.Failover, c.Failover) == v1alpha1.Reassign:
-		// The pod gets a new FixedIP with the IPs of its new node when the old FixedIP is gone.
+		// The pod gets a new FixedIP with the IPs of its new node when the deletion of the old FixedIP has ended.
 		return ctrl.Result{}, c.Live.Delete(ctx, record, client.Preconditions{UID: &record.UID, ResourceVersion: &record.ResourceVersion})
 	case len(missing) > 0:
 		c.reportMissing(pod, ips, node, missing)
@@ -133,8 +135,9 @@ func (c *Controller) hasEntries(held []ledger.NodeAddresses, node string, ips []
 // for every claim: a pool entry, which is written with preconditions, prevents two pods from adopting one IP, and a
 // FixedIP in a cache would not. own returns adoptionError if the IPs cannot become fixed addresses of the pod. If some of
 // the IPs have dynamic or cooldown entries, own returns errNotReported, gather.ErrAsked or a gather.NotProvedError until
-// the evidence shows that no other pod has these IPs. dynamic is true if the IPs may have dynamic entries, which are
-// withdrawn first (see conformance.AdoptionBlocker).
+// the evidence shows that no other pod has these IPs. Unused entries that the pod got as an unreserved pod are put into
+// cooldown first. dynamic is true if the IPs may have dynamic entries, which are withdrawn first (see
+// conformance.AdoptionBlocker).
 func (c *Controller) own(ctx context.Context, pod *corev1.Pod, id identity.Identity, ips []netip.Addr, dynamic bool) error {
 	node := pod.Spec.NodeName
 	if why := conformance.AdoptionConflict(c.Ledger, id, node, ips); why != "" {

@@ -21,9 +21,10 @@ import (
 )
 
 // TestAdoption checks that a selected pod of another scheduler becomes the owner of the entry of the IP that it runs with. The
-// FixedIP controller then creates the FixedIP, as for every claim. An IP that a FixedIP reserves for another pod, or whose entry
-// names another pod, is not adopted: the pod gets an event. A pod of our scheduler with a dynamic entry is not adopted but
-// evicted (TestPodBoundOnAReleasedEntry). Finding C7.
+// FixedIP controller then creates the FixedIP, as for every claim. An IP that a FixedIP reserves for another pod, or whose
+// entry names another pod, is not adopted: the pod gets an event. If another IP is reserved for the pod, the pod gets an event
+// or, with the failover policy Reassign, its FixedIP is deleted. A pod of our scheduler with a dynamic entry is not adopted
+// but evicted (TestPodBoundOnAReleasedEntry). Finding C7.
 func TestAdoption(t *testing.T) {
 	const has, owner = "10.0.1.1", "db/web-0"
 	selected := func(p *corev1.Pod) { p.Spec.SchedulerName, p.Labels = "another", map[string]string{"app": "web"} }

@@ -139,7 +139,7 @@ func (c *Controller) Setup(ctx context.Context, mgr ctrl.Manager, verify, adopt 
 		// is removed, the change of the pool queues the pod in adopt.
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(c.ifLost), builder.WithPredicates(source.AfterStart)).
 		WatchesRawSource(adopt.Resynced(source.Resync{Clock: c.Clock, Period: source.ResyncPeriod, All: c.allLost, Ready: c.Ready})).
-		// While the FixedIP of a pod is being deleted, adopt does nothing for the pod. When the FixedIP is gone, adopt can
+		// While the FixedIP of a pod is being deleted, adopt does nothing for the pod. When the deletion has ended, adopt can
 		// restore the entry of a pod of our scheduler, and adopt the IPs of a pod of another scheduler.
 		Watches(&v1alpha1.FixedIP{}, handler.EnqueueRequestsFromMapFunc(ofHolder), builder.WithPredicates(deleted)).
 		WithOptions(source.Workers(4)).
@@ -243,8 +243,8 @@ func restarting(obj client.Object) []string {
 // allow the eviction now, later is the time until the next try. The limits are: one pod of a workload restarts at a
 // time, and not while another member of the workload is down (otherDown); at most Config.Restarts pods restart at a
 // time. The interval between two evictions for one key doubles each time, up to maxBackoff. The error matches
-// errBlocked if the API server refuses the eviction now, and gather.ErrSuperseded if the pod is gone or another pod has
-// its name.
+// errBlocked if the API server refuses the eviction now, and gather.ErrSuperseded if the pod was deleted or another pod
+// has its name.
 //
 // evict never deletes a pod, because a deletion would ignore PodDisruptionBudgets. It reads the restarts in progress
 // from the conditions of the FixedIPs, so that a new leader counts the restarts that the former leader began.
@@ -330,10 +330,10 @@ func (c *Controller) evictionDone(key client.ObjectKey) {
 	delete(c.backoffs, key)
 }
 
-// otherDown reports whether another member of the workload is not ready, or does not exist at the API server although
-// the workload will create it again. It checks the members that have FixedIPs which are not being deleted. A pod that
-// held a slot and has ended or no longer exists does not count. If the pod itself is not ready, otherDown returns false: the workload
-// loses no ready member by the eviction.
+// otherDown reports whether another member of the workload is not ready, or has ended or does not exist at the API server
+// although the workload will create it again. It checks the members that have FixedIPs which are not being deleted. A pod
+// that held a slot and has ended or no longer exists does not count. If the pod itself is not ready, otherDown returns false:
+// the workload loses no ready member by the eviction.
 func (c *Controller) otherDown(ctx context.Context, owner identity.Owner, pod *corev1.Pod) (bool, error) {
 	if !podutil.IsReady(pod) {
 		return false, nil

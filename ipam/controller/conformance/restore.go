@@ -34,11 +34,12 @@ import (
 // release and its confirmation, a pod can be bound because of an entry that was released. Any replica can detect such
 // a pod from the objects: our scheduler bound the pod, and the pod has neither an entry nor a FixedIP with an IP.
 
-// lost reports whether a pod that our scheduler placed, and that is bound and not stopping, has neither an owned
-// entry nor a FixedIP with an IP. It also returns true if the pod has one of them, but runs with an IP of a family in which
+// lost reports whether a pod that our scheduler placed, and that is bound and neither terminal nor being deleted, has neither
+// an owned entry nor a FixedIP of its name with an IP. The FixedIP of a slot has another name, so only the entry counts for
+// the holder of a slot. lost also returns true if the pod has an entry or a FixedIP, but runs with an IP of a family in which
 // neither an owned entry nor the FixedIP has an address. An entry that the pod got on its node as an unreserved pod does not
 // count. The entries of an unfinished move do not count either, because a pod is bound only after the move. While a FixedIP
-// of the pod is being deleted, lost returns false.
+// with the name of the pod is being deleted, lost returns false.
 func (c *Controller) lost(ctx context.Context, pod *corev1.Pod, id identity.Identity) (bool, error) {
 	if pod.Spec.NodeName == "" || pod.DeletionTimestamp != nil || podutil.IsTerminal(pod) {
 		return false, nil
@@ -64,8 +65,8 @@ func (c *Controller) fixed(pod *corev1.Pod, id identity.Identity, record *v1alph
 	return fixed
 }
 
-// unreserved reports whether h is on the node and its entry is that of an unreserved pod. Such an entry is removed when the
-// pod is gone.
+// unreserved reports whether h is on the node and its entry is that of an unreserved pod. Such an entry is removed when no pod
+// needs it any more.
 func (c *Controller) unreserved(h ledger.NodeAddresses, node string) bool {
 	return h.Node == node && c.Ledger.EntryOf(h).IsUnreserved()
 }

@@ -60,8 +60,8 @@ func TestFixedIPOfPod(t *testing.T) {
 		entry  *pool.Entry
 		pod    *corev1.Pod
 		record *v1alpha1.FixedIP
-		// workload is the workload that is read, "Kind/name"; empty: none, because the pod is a bare pod, or there is no
-		// FixedIP for it.
+		// workload is the workload that is read, "Kind/name"; empty: none, because the pod is a bare pod, or no FixedIP is for
+		// the pod and its workload.
 		workload string
 		// fixedIP is true if observe has to return a FixedIP, and barePod if it has to return a bare pod.
 		fixedIP bool

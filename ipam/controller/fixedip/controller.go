@@ -287,9 +287,9 @@ func (c *Controller) OfWorkload(ctx context.Context, w identity.Workload) []ctrl
 }
 
 // OfNode returns requests for the identities with a reserved address whose home is the node, but for which the pool of the
-// node has no owned entry: the entry can be written if the node has just appeared or got other subnets, or if its agent has just
-// reported or released an address. OfNode returns nil until PoolsSeen returns true, because the resync queues all identities at
-// the start.
+// node has no owned entry: the entry can be written if the node has just appeared or got other subnets, or if its agent has
+// just reported or released an address. OfNode returns nil until PoolsSeen returns true, because the resync queues all
+// identities at the start.
 func (c *Controller) OfNode(node string) []ctrl.Request {
 	n, ok := c.Ledger.Node(node)
 	if !ok || c.PoolsSeen == nil || !c.PoolsSeen() || len(n.Subnets) == 0 {

@@ -222,8 +222,9 @@ func TestRequeueAfterFence(t *testing.T) {
 	}
 }
 
-// TestReleaseEntriesWithPod checks that a pod that runs with another address does not prevent the release of the entries of
-// its name: a scheduler may have claimed them for a former pod. An owned entry that is missing in the state stays, because a move
+// TestReleaseEntriesWithPod checks that a pod prevents the release of the entries of its name only if it is bound to their
+// node and runs with their address or has no IP yet. A pod that runs with another address does not prevent the release: a
+// scheduler may have claimed the entries for a former pod. An owned entry that is missing in the state stays, because a move
 // to the node has been completed meanwhile.
 func TestReleaseEntriesWithPod(t *testing.T) {
 	onOtherNode := controllertest.Pod(0)
@@ -263,8 +264,8 @@ func TestReleaseEntriesWithPod(t *testing.T) {
 	}
 }
 
-// TestBlockedReleaseIsReported checks that events on the FixedIP and on the pod that uses the address report why the address is
-// not released. The event on the pod does not name an object of another namespace.
+// TestBlockedReleaseIsReported checks that events on the FixedIP, if there is one, and on the pod that uses the address, if it
+// exists, report why the address is not released. The event on the pod does not name an object of another namespace.
 func TestBlockedReleaseIsReported(t *testing.T) {
 	kinds, err := scheme.New()
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 	"fixedip.io/fixedip/test/controllertest"
 )
 
-// restartCache is a cache with one FixedIP and its pod. pod is nil if the pod is gone.
+// restartCache is a cache with one FixedIP and its pod. pod is nil if there is no pod.
 type restartCache struct {
 	client.WithWatch
 	record v1alpha1.FixedIP

@@ -139,7 +139,7 @@ var (
 	oldestRelease = describe("oldest_release_seconds",
 		"Time since the deletion of a FixedIP that has not ended, of the FixedIP for which it is longest; 0 if there is none.")
 	oldestUnrecorded = describe("oldest_claim_without_fixedip_seconds",
-		"Time for which a pod has had a claim and no FixedIP, of the pod for which it is longest; 0 if there is none. It is measured from the first time at which metrics were served. Entries that were written by hand do not count.")
+		"Time for which a pod has had a claim and no FixedIP, of the pod for which it is longest; 0 if there is none. It is measured from the first scrape that found the claim without a FixedIP. Entries that were written by hand do not count.")
 	podsWaiting = describe("pods_waiting_for_node",
 		"Unschedulable pods whose address belongs to a node, by state of the node: the sum of fixedip_waiting_pods over the nodes.", "state")
 	oldestWaiting = describe("oldest_pod_waiting_for_node_seconds",

@@ -171,7 +171,8 @@ func TestPerNode(t *testing.T) {
 	}
 }
 
-// TestSeen checks that the age of a key begins again after an observation without the key.
+// TestSeen checks that observe returns the time since which the oldest key was in all observations: the time of a key begins
+// again after an observation without the key.
 func TestSeen(t *testing.T) {
 	var s seen
 	at := func(seconds int64) time.Time { return time.Unix(seconds, 0) }

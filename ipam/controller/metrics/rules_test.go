@@ -49,8 +49,8 @@ func own(t *testing.T) map[string]bool {
 	return found
 }
 
-// TestAlerts checks that every metric in an alert exists. An alert on a metric that is not served
-// never fires.
+// TestAlerts checks the alerts: every metric in an alert exists, because an alert on a metric that is not served never fires;
+// no alert depends on the label node; the names are unique, and duration, severity, summary and description are set.
 func TestAlerts(t *testing.T) {
 	data, err := os.ReadFile(filepath.Join("..", "..", "..", "manifests", "prometheus", "rules.yaml"))
 	if err != nil {

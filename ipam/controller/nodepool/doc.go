@@ -14,8 +14,8 @@
 //	write       write edits and withdraw handshakes with one call of the writer; if entries of unreserved pods were removed,
 //	            read the pods again, and restore the entries that a pod needs (Reconciler.write)
 //	ask         ask the agent for a report if its first one does not arrive in time (Reconciler.askUnreported)
-//	requeue     at State.NextCheck, or when it is time to ask; Nodes, pods and the ledger cause all other passes
-//	            (Reconciler.Setup)
+//	requeue     at State.NextCheck, or when it is time to ask; changes of Nodes, pods and the ledger, and answers of agents
+//	            cause the other passes (Reconciler.Setup)
 //
 // The package must not change entries that an identity owns: those belong to the scheduler and to the controllers
 // fixedip, release and conformance. Subnets belong to the package subnet, which calls Reconciler.FirstEntries for the

@@ -210,8 +210,9 @@ func (r *Reconciler) needsEntry(ctx context.Context, from client.Reader, node, n
 }
 
 // podAddresses returns the pods of the pod network that are neither terminal nor being deleted, with their IPs. It leaves
-// out pods whose FixedIP has IPs, because the controller fixedip adds their entries. It does not leave out a pod that opted
-// out, because that pod does not get the addresses that a FixedIP with its name retains.
+// out a pod if a FixedIP with its name has IPs, because the controller fixedip adds the entries of that pod. It does not leave
+// out a pod that opted out, because that pod does not get the addresses that the FixedIP retains; nor the holder of a slot,
+// whose FixedIP has another name: while the pool has the entry of the slot, the pod gets no other entry.
 func (r *Reconciler) podAddresses(ctx context.Context, pods []corev1.Pod) ([]nodepool.PodAddresses, error) {
 	var list []nodepool.PodAddresses
 	for i := range pods {

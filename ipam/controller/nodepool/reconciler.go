@@ -198,7 +198,8 @@ func (r *Reconciler) reportShortages(n pool.NodePool, s *nodepool.State) {
 }
 
 // write writes the edits of s with one call of the writer, withdraws handshakes, and removes managedFields if strip is true.
-// If it removes the entry of an unreserved pod and then finds that pod bound to the node, it restores the entry.
+// If it removes the entry of an unreserved pod and then finds that pod bound to the node and not terminal, it restores the
+// entry.
 func (r *Reconciler) write(ctx context.Context, node string, s *nodepool.State, strip bool) error {
 	_, err := r.Writer.Apply(ctx, ciliumpool.Change{
 		WriteRequest: ciliumpool.WriteRequest{

@@ -21,8 +21,8 @@ import (
 	"fixedip.io/fixedip/test/controllertest"
 )
 
-// TestSurplusIsWithdrawn checks how the surplus entry 10.0.1.2 of a node leaves its pool. Each step changes the world and reconciles
-// the node once.
+// TestSurplusIsWithdrawn checks in which cases the surplus entry 10.0.1.2 of a node leaves its pool, and in which steps. Each
+// step changes the stage and reconciles the node once.
 func TestSurplusIsWithdrawn(t *testing.T) {
 	const surplus = "10.0.1.2"
 	withdrawn := ciliumpool.EncodeEntry(pool.WithdrawnEntry(controllertest.Begin))
@@ -60,7 +60,7 @@ func TestSurplusIsWithdrawn(t *testing.T) {
 			{"the entry is surplus", nil, &withdrawn, 1},
 			{"the agent has not answered", nil, &withdrawn, 0},
 			{"the agent has acknowledged", (*stage).acknowledge, nil, 1},
-			{"the entry is gone", nil, nil, 0},
+			{"the entry is removed", nil, nil, 0},
 		}},
 		"a pod has got the address before the agent saw the withdrawal": {node: ready, steps: []step{
 			{"the entry is surplus", nil, &withdrawn, 1},
@@ -106,8 +106,9 @@ func TestSurplusIsWithdrawn(t *testing.T) {
 	}
 }
 
-// TestWithdrawnTwice checks that an answer of the agent about an earlier withdrawal of an address is not used for a later one, even
-// if both happened in the same second: a pod may have had the address in between.
+// TestWithdrawnTwice checks that a later withdrawal of an address makes a new barrier request, even if both withdrawals
+// happened in the same second: an answer of the agent about the earlier one proves nothing, because a pod may have had the
+// address in between.
 func TestWithdrawnTwice(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
@@ -127,8 +128,8 @@ func TestWithdrawnTwice(t *testing.T) {
 	}
 }
 
-// TestHandshakesAreWithdrawn checks that the controller withdraws the release handshakes that another program has started, with one
-// write, except those whose state it does not know.
+// TestHandshakesAreWithdrawn checks that the controller withdraws the release handshakes that another program has started,
+// with one write, except those whose state it does not know.
 func TestHandshakesAreWithdrawn(t *testing.T) {
 	s := newStage(t, nil, nil)
 	s.fill(map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.3": pool.ForOwner("router")}, map[string]string{"10.0.1.3": "router"})
@@ -160,6 +161,6 @@ func TestNodeMemoryEnds(t *testing.T) {
 	s.Clock.Step(time.Second)
 	s.Ledger.RemoveNode("n")
 	if _, err := r.Reconcile(t.Context(), source.ForName("n")); err != nil || len(r.nodes) > 0 {
-		t.Errorf("after the CiliumNode is gone: got error %v and the memory of %d nodes, want none", err, len(r.nodes))
+		t.Errorf("after the deletion of the CiliumNode: got error %v and the memory of %d nodes, want none", err, len(r.nodes))
 	}
 }

@@ -182,7 +182,7 @@ func (c *Controller) releaseBatch(ctx context.Context, node string, identities [
 	}
 	switch err := c.write(ctx, node, records, objects.pods); {
 	case errors.Is(err, ciliumpool.ErrGone):
-		// The entries are gone with the CiliumNode.
+		// The entries were deleted with the CiliumNode.
 		return nil
 	case err != nil:
 		err = fmt.Errorf("release addresses on node %s: %w", node, err)
@@ -206,10 +206,10 @@ func (c *Controller) workloadsOf(ctx context.Context, identities []client.Object
 	return found
 }
 
-// confirm decides about each identity again, from objects. gone contains the workloads that the API server did not find when it
-// listed the pods in objects; such a workload counts as deleted unless the cache has it. If the decision is still to release the
-// addresses of the identity on the node, the result contains the FixedIP of the identity; confirm deletes the FixedIP first if
-// it is not being deleted yet. Key: the owner in the pool. confirm adds the other identities to c.Again.
+// confirm decides about each identity again, from objects. gone contains the workloads that the API server did not find at the
+// time at which the pods in objects were listed; such a workload counts as deleted unless the cache has it. If the decision is
+// still to release the addresses of the identity on the node, the result contains the FixedIP of the identity; confirm deletes
+// the FixedIP first if it is not being deleted yet. Key: the owner in the pool. confirm adds the other identities to c.Again.
 func (c *Controller) confirm(ctx context.Context, objects nodeReader, gone sets.Set[objectKey], identities []client.ObjectKey) (map[string]*v1alpha1.FixedIP, error) {
 	reader := gather.Reader{Objects: objects, Workload: func(ctx context.Context, gk schema.GroupKind, namespace, name string) (*identity.Workload, error) {
 		key := objectKey{gk, namespace, name}
@@ -283,20 +283,20 @@ func Node(s reclaim.State, a reclaim.Action) string {
 	return ""
 }
 
-// DeleteRecord deletes the FixedIP of a state if its version is still the one that was read. It returns nil if the FixedIP is
-// already gone. It records the event on the workload, so that the event remains visible after the FixedIP is gone and the
-// events of a thousand FixedIPs become one event with a count.
+// DeleteRecord deletes the FixedIP of a state if its version is still the one that was read. It returns nil if the FixedIP was
+// deleted already. It records the event on the workload (or bare pod), so that the event remains visible after the deletion of
+// the FixedIP and the events of a thousand FixedIPs become one event with a count.
 func DeleteRecord(ctx context.Context, api client.Client, events events.EventRecorder, s reclaim.State) error {
 	if err := api.Delete(ctx, s.Record, client.Preconditions{UID: &s.Record.UID, ResourceVersion: &s.Record.ResourceVersion}); err != nil {
 		return client.IgnoreNotFound(err)
 	}
 	owner := identity.OwnerOf(s.Record)
 	workload := &identity.Workload{GroupKind: owner.GroupKind(), APIVersion: owner.APIVersion, Namespace: s.Record.Namespace, Name: owner.Name, UID: owner.UID}
-	events.Eventf(gather.Object(workload), nil, corev1.EventTypeNormal, "AddressReleased", "DeleteRecord", "The IPs of FixedIP %s are released (%s): no pod uses them, and the workload was deleted, was scaled down or opted out", s.Record.Name, strings.Join(s.Record.Spec.IPs, ", "))
+	events.Eventf(gather.Object(workload), nil, corev1.EventTypeNormal, "AddressReleased", "DeleteRecord", "The IPs of FixedIP %s are released (%s): no pod uses them, and the workload or the bare pod was deleted, was scaled down or opted out", s.Record.Name, strings.Join(s.Record.Spec.IPs, ", "))
 	return nil
 }
 
-// Finish removes the finalizer of a FixedIP. It returns nil if the FixedIP is already gone.
+// Finish removes the finalizer of a FixedIP. It returns nil if the FixedIP no longer exists.
 func Finish(ctx context.Context, api client.Client, record *v1alpha1.FixedIP) error {
 	record = record.DeepCopy()
 	controllerutil.RemoveFinalizer(record, v1alpha1.Finalizer)

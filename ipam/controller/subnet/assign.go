@@ -53,7 +53,7 @@ func assignee(n pool.NodePool, node *corev1.Node) subnetplan.Assignee {
 // Assign assigns to a node the subnets that it lacks: those of the NodeSubnets that name it, orphaned subnets that it
 // inherits, and new ones; or, if FromNode is true, those in spec.podCIDRs of its Node. It also claims the subnets that the
 // CiliumNode has already. node is its Node; nil: there is no Node yet. If another write was faster, the error matches
-// ErrChanged of this package or of ciliumpool, or errTaken, and the next try may succeed. If the CiliumNode is gone, the
+// ErrChanged of this package or of ciliumpool, or errTaken, and the next try may succeed. If the CiliumNode was deleted, the
 // error matches ciliumpool.ErrGone. If the error is a *problem, an administrator has to resolve it.
 func (c *Controller) Assign(ctx context.Context, n pool.NodePool, node *corev1.Node) (given Assignment, err error) {
 	list, err := c.List(ctx)

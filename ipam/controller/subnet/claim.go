@@ -177,8 +177,9 @@ func (c *Controller) choose(f address.Family, taken []netip.Prefix) (netip.Prefi
 // name the node if the Node was created again with other subnets. claimPodCIDRs does not change them.
 //
 // If a claim overlaps another NodeSubnet, claimPodCIDRs deletes one of the two: the other NodeSubnet if the node of that one no
-// longer has the subnet, with the error ErrChanged; otherwise the claim, with a *problem. An administrator has to resolve a
-// *problem. had is true if one of the subnets already had a NodeSubnet.
+// longer has the subnet, with the error ErrChanged; otherwise the claim, with a *problem. If the NodeSubnet of one of the
+// subnets names another node that still has it, claimPodCIDRs deletes nothing and returns a *problem. An administrator has to
+// resolve a *problem. had is true if one of the subnets already had a NodeSubnet.
 func (c *Controller) claimPodCIDRs(ctx context.Context, n pool.NodePool, node *corev1.Node, h subnetplan.Assignee, all []subnetplan.Subnet) (claims []subnetplan.Subnet, had bool, err error) {
 	if node == nil {
 		return nil, false, nil
@@ -231,8 +232,8 @@ func (c *Controller) claimPodCIDRs(ctx context.Context, n pool.NodePool, node *c
 		case err != nil:
 			return nil, false, err
 		case free:
-			// Kubernetes assigned the subnet to this node. Delete the other NodeSubnet: its node is gone or was
-			// created again with other subnets.
+			// Kubernetes assigned the subnet to this node. Delete the other NodeSubnet: its node was deleted, or was created
+			// again with other subnets.
 			return nil, false, errors.Join(c.delete(ctx, clash), ErrChanged)
 		}
 		return nil, false, errors.Join(c.delete(ctx, s), overlap(s, clash, registerAgain))
@@ -330,8 +331,8 @@ func (c *Controller) updateStatus(ctx context.Context, s subnetplan.Subnet, stat
 	return nil
 }
 
-// delete deletes the NodeSubnet of a subnet, and allows choose to return the subnet again. It returns nil if the NodeSubnet is
-// already gone, and ErrChanged if it was written since it was read.
+// delete deletes the NodeSubnet of a subnet, and allows choose to return the subnet again. It returns nil if the NodeSubnet
+// was deleted already. The error matches ErrChanged if the NodeSubnet was written since it was read.
 func (c *Controller) delete(ctx context.Context, s subnetplan.Subnet) error {
 	err := c.API.Delete(ctx, s.Object, client.Preconditions{UID: &s.Object.UID, ResourceVersion: &s.Object.ResourceVersion})
 	if err != nil && !apierrors.IsNotFound(err) {

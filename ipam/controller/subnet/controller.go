@@ -149,8 +149,8 @@ func (c *Controller) Setup(ctx context.Context, mgr ctrl.Manager, seen func() bo
 	return nil
 }
 
-// nodeSubnetChanged queues the nodes that a NodeSubnet names, and a pass over all orphaned subnets. One of before and after may be
-// nil.
+// nodeSubnetChanged queues the nodes that a NodeSubnet named before and after an event, and a pass over all orphaned subnets.
+// One of before and after may be nil.
 func (c *Controller) nodeSubnetChanged(before, after *v1alpha1.NodeSubnet) {
 	for _, ns := range []*v1alpha1.NodeSubnet{before, after} {
 		if ns != nil && ns.Spec.NodeName != "" {
@@ -262,8 +262,8 @@ func (c *Controller) report(ctx context.Context, n pool.NodePool, node *corev1.N
 	return nil
 }
 
-// setConditionsOf sets the conditions of a NodeSubnet: Assigned as the arguments say, and Ready to the same. But if Assigned is
-// True and the subnets of its node overlap those of another node, Ready is False.
+// setConditionsOf sets the conditions of a NodeSubnet: Assigned as the arguments say, and Ready to the same. But if Assigned
+// is True and the subnets of the node overlap those of another node, Ready is False.
 func (c *Controller) setConditionsOf(s *v1alpha1.NodeSubnetStatus, subnet subnetplan.Subnet, status metav1.ConditionStatus, reason, message string) {
 	set := func(kind string, status metav1.ConditionStatus, reason, message string) {
 		meta.SetStatusCondition(&s.Conditions, metav1.Condition{

@@ -30,9 +30,10 @@ type listCache struct {
 	stored bool
 }
 
-// follow makes the events of NodeSubnets clear the stored list, and then call changed with the versions before and after; one of
-// them is nil if the NodeSubnet was created or deleted. The events must start a reconcile through changed only: with a handler of
-// its own, the reconcile could begin before the list is cleared, and decide from the old list that there is nothing to do.
+// follow makes the events of NodeSubnets clear the stored list, and then call changed with the versions before and after the
+// event; one of them is nil if the NodeSubnet was created or deleted. The events must start a reconcile through changed only:
+// a separate event handler could start the reconcile before the list is cleared, and the reconcile would decide from the old
+// list that there is nothing to do.
 func (l *listCache) follow(ctx context.Context, c cache.Cache, changed func(before, after *v1alpha1.NodeSubnet)) error {
 	if _, err := watch.Objects(ctx, c, &v1alpha1.NodeSubnet{}, l.clearing(changed)); err != nil {
 		return err

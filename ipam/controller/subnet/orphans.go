@@ -345,7 +345,7 @@ func (c *Controller) releaseExpired(ctx context.Context, o subnetplan.OrphanedSu
 		err := c.API.Delete(ctx, record, client.Preconditions{UID: &record.UID, ResourceVersion: &record.ResourceVersion})
 		switch {
 		case apierrors.IsNotFound(err):
-			// The FixedIP is already gone, for example because its other address has expired too.
+			// The FixedIP was deleted already, for example because its other address has expired too.
 		case apierrors.IsConflict(err):
 			// The FixedIP was written meanwhile.
 			s.again()

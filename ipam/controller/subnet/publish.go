@@ -236,9 +236,9 @@ func (c *Controller) reservedLive(ctx context.Context, in []netip.Prefix) (reser
 }
 
 // running returns the pods of a node with their addresses, as the API server has them. A pod that is being deleted has its
-// addresses until it is gone. A pod that was allowed to move its addresses to the node (status.movableFor) has them before
-// its status shows them. If a FixedIP with the name of the pod exists, the pod gets the entry of that FixedIP, even if the
-// workload no longer controls the pod.
+// addresses until the API server no longer has the pod. A pod that was allowed to move its addresses to the node
+// (status.movableFor) has them before its status shows them. If a FixedIP with the name of the pod exists, the pod gets the
+// entry of that FixedIP, even if the workload no longer controls the pod.
 func (c *Controller) running(ctx context.Context, node string) ([]subnetplan.Running, error) {
 	pods, err := index.LivePodsOnNode(ctx, c.API, node)
 	if err != nil {
@@ -268,9 +268,10 @@ func (c *Controller) running(ctx context.Context, node string) ([]subnetplan.Run
 				r.Addrs = r.Reserved
 			}
 		} else if id, ours := c.Adoption.Placed(pod, c.Kinds, identity.NoControllers); ours {
-			// Our scheduler has claimed an address for the pod, and no FixedIP has recorded it yet. The address of a pod
-			// of another scheduler, of an unknown workload or with an invalid annotation gets a dynamic entry or, on a
-			// strict node, the entry of an unreserved pod.
+			// Our scheduler has claimed an address for the pod, and no FixedIP has the name of the pod: the address is not
+			// recorded yet, or the pod has a slot. The address of a pod of another scheduler, of an unknown workload or with
+			// an invalid annotation gets a dynamic entry or, on a strict node, the entry of an unreserved pod, unless a
+			// FixedIP reserves the address.
 			r.Fixed = ptr.To(id.Entry())
 		}
 		running = append(running, r)

@@ -188,6 +188,6 @@ func (u *Uninstall) removeFinalizer(ctx context.Context, record *v1alpha1.FixedI
 		}
 		return err
 	})
-	// A FixedIP that was being deleted is gone.
+	// A FixedIP that does not exist any more has no finalizer.
 	return changed, client.IgnoreNotFound(err)
 }

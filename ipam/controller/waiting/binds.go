@@ -31,7 +31,7 @@ type binds struct {
 	at map[types.UID]time.Time
 }
 
-// changed follows one pod. after is nil if the pod is gone. took is the time since the bind if the pod has an address now
+// changed follows one pod. after is nil if the pod was deleted. took is the time since the bind if the pod has an address now
 // and its bind was seen; measured is false otherwise.
 func (b *binds) changed(before, after *corev1.Pod, now time.Time) (took time.Duration, measured bool) {
 	b.mu.Lock()

@@ -83,8 +83,8 @@ func (c *Controller) requests(ctx context.Context, obj client.Object) []ctrl.Req
 	return nil
 }
 
-// Reconcile records an event on a Node. The event names the pods that wait for the node. The next event follows when another
-// pod waits for it.
+// Reconcile records an event on a Node that exists. The event names the pods that wait for the node, maxNames at most. The
+// next event follows when another pod waits for the node.
 func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	all, err := c.waiting(ctx)
 	if err != nil {

@@ -100,7 +100,7 @@ type Pod struct {
 	Owner string
 	// Addrs are the IPs in the status of the pod.
 	Addrs []netip.Addr
-	// Stopped is true if the pod has succeeded or failed: no container of it runs or will run.
+	// Stopped is true if the pod has succeeded or failed: then only the report of the agent counts.
 	Stopped bool
 }
 
@@ -137,8 +137,8 @@ type AddressUse struct {
 // even if the agent does not report a as used (Cilium facts 13 and 30); or the entry of a names the pod, because a pod that
 // was bound a moment ago gets a from the agent without another write.
 //
-// A pod that has not reported an address may have any address that the pool offered when the pod started. While there is
-// such a pod, a is Unknown, unless the pool has another address of the family of a for that pod, or a is certainly not the
+// A pod without an IP in its status may have any address that the pool offered when the pod started. While there is such a
+// pod, a is Unknown, unless the pool has another address of the family of a for that pod, or a is certainly not the
 // address of that pod. This is certain if the agent reports a as used by owner, or if the entry of a is owned by a pod: no
 // other pod had a when that entry was made, and the agent has given a to no other pod since.
 //

@@ -68,8 +68,8 @@ const (
 const (
 	// WrongAddress means that a pod runs with an address that differs from the one that its FixedIP reserves.
 	WrongAddress Kind = "WrongAddress"
-	// MissingEntry means that no pool has an entry that gives a reserved address to its pod: there is no entry, or it is
-	// dynamic.
+	// MissingEntry means that no pool has an entry that gives a reserved address to its pod: there is no entry, or the entry
+	// offers the address to any pod or to none.
 	MissingEntry Kind = "MissingEntry"
 	// MissingSubnet is reported instead of MissingEntry if no node has the subnet of the address, or if the subnets of the node
 	// that has it overlap those of another node.

@@ -94,7 +94,7 @@ func (s *scan) checkPods() {
 }
 
 // hasEntries reports whether the pool of the pod's node has entries that give the addresses to the pod. If it has, the next
-// pod with that name gets the addresses on that node.
+// pod with that name, or the next pod of the slot, gets the addresses on that node.
 func (s *scan) hasEntries(pod *corev1.Pod, addrs []netip.Addr) bool {
 	n, _ := s.Pools.Node(pod.Spec.NodeName)
 	return !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return !n.Entries[a].OwnedBy(pool.OwnerKey(pod.Namespace, pod.Name)) })

@@ -93,12 +93,11 @@ type Action struct {
 const (
 	// ReasonAsReserved means that the pod no longer has a mismatch.
 	ReasonAsReserved = "AsReserved"
-	// ReasonWrongAddress means that the pod runs with another IP than its reserved one, and that a restart helps: the entry
-	// is in the pool of the pod's node or of a node where the scheduler can place the next pod, or it is written when the
-	// pod is gone.
+	// ReasonWrongAddress means that the pod runs with another IP than its reserved one and a restart helps: the entry is in the
+	// pool of the pod's node or of a node where the scheduler can place the next pod, or it is written for the next pod.
 	ReasonWrongAddress = "WrongAddress"
-	// ReasonNoPoolEntry means that the pod runs with another IP than its reserved one, and that a restart does not help now: no
-	// pool has the entry, or the node whose pool has it cannot take the next pod now, or the next pod may be placed elsewhere.
+	// ReasonNoPoolEntry means that the pod runs with another IP than its reserved one and a restart does not help now: no pool
+	// has the entry, or the node whose pool has it cannot take the next pod now, or the next pod may be placed elsewhere.
 	ReasonNoPoolEntry = "NoPoolEntry"
 	// ReasonNoCiliumEndpoint means that the pod has no CiliumEndpoint and its agent does not create one, so other nodes may not
 	// learn its IP (Cilium fact 17).
@@ -113,7 +112,7 @@ const (
 var MismatchReasons = []string{ReasonWrongAddress, ReasonNoPoolEntry, ReasonNoCiliumEndpoint, ReasonRestarting, ReasonRestartBlocked}
 
 // Mismatch returns the reason of the condition AsReserved if the condition is False and is about the pod that uses the
-// addresses now. It returns an empty string otherwise, for example if that pod is gone.
+// addresses now. It returns an empty string otherwise, for example if no pod uses the addresses.
 func Mismatch(fip *v1alpha1.FixedIP) string {
 	c := meta.FindStatusCondition(fip.Status.Conditions, v1alpha1.ConditionAsReserved)
 	if c == nil || c.Status != metav1.ConditionFalse || fip.Status.PodUID == "" || fip.Status.MismatchPodUID != fip.Status.PodUID {

@@ -152,7 +152,7 @@ func entryText(e pool.Entry, now time.Time) string {
 		}
 		return text
 	case pool.Moved:
-		return fmt.Sprintf("moved: the pool of node %s carries the address of pod %s", cmp.Or(e.Node(), "(unknown)"), cmp.Or(e.Pod(), "(unknown)"))
+		return fmt.Sprintf("moved: the pool of node %s carries the address of pod %s, or is about to", cmp.Or(e.Node(), "(unknown)"), cmp.Or(e.Pod(), "(unknown)"))
 	case pool.MoveTarget:
 		return fmt.Sprintf("move-target: the address of pod %s is about to arrive from another node", cmp.Or(e.Pod(), "(unknown)"))
 	case pool.NodeOwned:

@@ -28,7 +28,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
-// leaderTimeout is the age of a lease renewal after which the leader counts as gone. The lease lasts 15 s by default.
+// leaderTimeout is the age of the last lease renewal after which Explain reports a problem. The lease lasts 15 s by default.
 const leaderTimeout = time.Minute
 
 // Inputs contains all objects that concern one pod. A pointer is nil if the object does not exist.

@@ -117,7 +117,7 @@ func (w *world) ofDeployment() {
 	w.pools[0].Entries[netip.MustParseAddr("10.0.1.6")] = pool.OwnedEntry("db", "mysql-0", "Deployment", "web")
 }
 
-// deletePod removes the pod and its CiliumEndpoint.
+// deletePod removes the pod and its CiliumEndpoint, and clears status.podUID of the FixedIP.
 func (w *world) deletePod() {
 	w.Pod, w.Endpoint, w.Record.Status.PodUID = nil, nil, ""
 }

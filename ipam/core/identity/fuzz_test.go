@@ -134,8 +134,9 @@ func FuzzSelector(f *testing.F) {
 	})
 }
 
-// FuzzKind checks that Labelled and Of return each valid kind for its label and its GroupKind. Errors of ParseKind have to
-// name the text, and errors of ValidateKinds the field.
+// FuzzKind checks that Labelled and Of return each valid kind for its label and its GroupKind, and that the entry of a pod of
+// that kind names the label and the workload. Errors of ParseKind have to name the text, and errors of ValidateKinds the
+// field.
 func FuzzKind(f *testing.F) {
 	for _, seed := range []string{
 		"Deployment.apps=Slot", "StatefulSet.apps=PodName:ByAnnotation", "CloneSet.apps.kruise.io=Slot:ByDefault", "DaemonSet.apps=PodName", "Pod=PodName", "ReplicationController=Slot", "deployment=Slot",

@@ -30,7 +30,7 @@ import (
 const AnnotationEnabled = "fixedip.io/enabled"
 
 // Annotations that request certain addresses: AnnotationIPs on a pod or its workload, AnnotationCalico on a pod. Package
-// request reads them. A bare pod with one of them has a fixed address.
+// request reads them. A bare pod with one of them has a fixed address, unless it opts out (OptsOut).
 const (
 	AnnotationIPs    = "fixedip.io/ips"
 	AnnotationCalico = "cni.projectcalico.org/ipAddrs"
@@ -108,8 +108,8 @@ var ErrUnseen = errors.New("has not been seen yet")
 // Of returns the identity of a pod. fixed is false if the pod has no fixed address: the kind of its workload is not
 // configured or requires AnnotationEnabled, which the pod lacks; the annotation disables it; or the pod uses the host
 // network. A bare pod has a fixed address if AnnotationEnabled enables it or an annotation requests addresses. An invalid
-// AnnotationEnabled is an error, so that the pod does not start with an unintended address. If the ReplicaSet of the pod has
-// not been seen yet, the error matches ErrUnseen.
+// AnnotationEnabled is an error, so that the pod does not start with an unintended address, except on a pod that has no fixed
+// address whatever the annotation is. If the ReplicaSet of the pod has not been seen yet, the error matches ErrUnseen.
 func Of(pod *corev1.Pod, kinds Kinds, controllers Controllers) (id Identity, fixed bool, err error) {
 	owner := metav1.GetControllerOfNoCopy(pod)
 	if pod.Spec.HostNetwork || owner != nil && !kinds.mayOwn(owner) {
@@ -239,7 +239,8 @@ func WantsMAC(pod *corev1.Pod) (bool, error) {
 }
 
 // MAC returns the MAC address of the identity: a locally administered unicast address with 46 bits of a hash. The hash is
-// computed from the name of the pod or, for a slot, from the first of addrs, so that the MAC address need not be stored.
+// computed from the first of addrs for a slot, and otherwise, or if addrs is empty, from the namespace and name of the pod, so
+// that the MAC address need not be stored.
 func (i Identity) MAC(addrs []netip.Addr) net.HardwareAddr {
 	of := i.Key()
 	if i.Slot && len(addrs) > 0 {

@@ -48,7 +48,7 @@ const AnnotationOnMismatch = "fixedip.io/mismatch-policy"
 type OnMismatch string
 
 const (
-	// Restart means that the pod is evicted, so that the next pod starts with the fixed address.
+	// Restart means that the pod is evicted, so that the next pod starts with the fixed address. A bare pod is never evicted.
 	Restart OnMismatch = "Restart"
 	// Report means that the mismatch is reported and the pod is not evicted.
 	Report OnMismatch = "Report"

@@ -36,7 +36,8 @@ type ClaimRequest struct {
 	// address of its entry on the node, or else that of its FixedIP, or else a free one: see node.pick. If Carry is true,
 	// the pod gets only Addrs.
 	Families []address.Family
-	// Requested are the addresses that the pod requests. In a family without requested addresses, the pod gets any address.
+	// Requested are the addresses that the pod requests. They limit the choice of a free address (see Families) in the
+	// families that they contain.
 	Requested request.Addresses
 	// Reassign is true if the pod gets other addresses than those of its FixedIP: Assume ignores the reservation of the
 	// FixedIP.
@@ -163,7 +164,8 @@ func (l *Ledger) ClaimedOnOtherNode(uid types.UID, owner, nodeName string) (node
 	return "", false
 }
 
-// IsClaimed reports whether the pool of the claim's node already has entries of the claim's owner for all its addresses.
+// IsClaimed reports whether the pool of the claim's node already has entries of the claim's owner for all addresses of the
+// claim.
 func (l *Ledger) IsClaimed(c Claim) bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()

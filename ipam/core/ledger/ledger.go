@@ -55,9 +55,9 @@ type Ledger struct {
 	// address. Value: the names of these nodes.
 	carried multimap[netip.Addr, string]
 	// claims contains the claims in flight: those that were assumed and not forgotten. Key: the UID of the pod, because the
-	// next pod of the same name may have a claim at the same time. Invariant: if the node of a claim is known, its map
-	// assumed contains the addresses of the claim. The UID there is that of the claim or, if two pods of one name have
-	// claimed the address of the same entry, that of one of the two pods.
+	// next pod of the same name may have a claim at the same time. Invariant: if the node of a claim is known, node.assumed
+	// contains the addresses of the claim. The UID there is that of the claim or, if two pods of one name have claimed the
+	// address of the same entry, that of one of the two pods.
 	claims map[types.UID]Claim
 	// claimsByOwner contains the keys of claims by owner. Key: the owner. Value: the UIDs of its pods.
 	claimsByOwner multimap[string, types.UID]

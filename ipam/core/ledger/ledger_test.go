@@ -45,7 +45,7 @@ func TestAssumeChooses(t *testing.T) {
 		"a dynamic entry is skipped":                          {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": {}, "10.0.1.5": {}}), want: "10.0.1.4"},
 		"a used address is skipped":                           {node: node("n", "10.0.1.0/29", nil, "10.0.1.6", "10.0.1.5"), want: "10.0.1.4"},
 		"an address that cools down is skipped":               {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.6": released(1)}), want: "10.0.1.5"},
-		"an address that cools down, if all others are taken": {node: node("n", "10.0.1.0/29", full), wantErr: "the subnets of node n (10.0.1.0/29) have no free IPv4 address"},
+		"all addresses are taken except those that cool down": {node: node("n", "10.0.1.0/29", full), wantErr: "the subnets of node n (10.0.1.0/29) have no free IPv4 address"},
 		"the address of the pod's entry":                      {node: node("n", "10.0.1.0/29", map[string]pool.Entry{"10.0.1.2": pool.ForOwner("db/mysql-0")}), want: "10.0.1.2"},
 		"no address is left":                                  {node: node("n", "10.0.1.0/30", map[string]pool.Entry{"10.0.1.1": {}, "10.0.1.2": {}}), wantErr: "the subnets of node n (10.0.1.0/30) have no free IPv4 address"},
 		"the agent has not reported":                          {node: unreported(), wantErr: "the Cilium agent of node n has not reported yet which addresses its pods use, so that no address there is known to be free; check the cilium pod of the node"},

@@ -32,7 +32,8 @@ type State struct {
 	NoNode, NotReady bool
 	// ReadySince is the time at which the Node became ready; zero if it is not known or if there is no Node.
 	ReadySince time.Time
-	// Waiting are the owner keys of the pods that are bound to the node and have no IP in their status yet.
+	// Waiting are the owner keys of the pods that use the pod network of the node, have not ended and have no IP in their status
+	// yet. Pods that a DaemonSet created for the node may be among them before they are bound.
 	Waiting []string
 	// RestoreWithin is the time after a release during which the cooldown does not end if a pod with the name of the previous
 	// owner is among Waiting.
@@ -46,7 +47,7 @@ type State struct {
 	// of its agent.
 	Held, Reserved, OnOtherNode func(netip.Addr) bool
 	// Acknowledged reports whether the agent has acknowledged the cooldown entry of an address and does not report the
-	// address as used. If the Node is gone, it returns true for every address. A call may request a barrier.
+	// address as used. If NoNode is true, it returns true for every address. A call may request a barrier.
 	Acknowledged func(n pool.NodePool, a netip.Addr) bool
 	// Gone contains the owners of unreserved entries that no pod needs. Key: the owner. Value: always true.
 	Gone map[string]bool
@@ -107,8 +108,9 @@ func (s *State) Edits(n pool.NodePool) []pool.EntryChange {
 	return append(edits, first...)
 }
 
-// FirstEntries returns the edits that add the entries that the pool lacks, and the shortages if the subnets have no room for
-// all of them. A new pool needs no other edits.
+// FirstEntries returns the edits for the entries that the pool lacks: new entries, withdrawn entries that become dynamic
+// again, and on a strict node dynamic entries that get an owner. shortages is not empty if the subnets have no room for all
+// of them. A new pool needs no other edits.
 func (s *State) FirstEntries(n pool.NodePool) (edits []pool.EntryChange, shortages []Shortage) {
 	if s.Strict {
 		edits, short := Strict(n, s.Pods, s.Reserved)

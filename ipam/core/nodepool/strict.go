@@ -25,8 +25,9 @@ type PodAddresses struct {
 func (o PodAddresses) key() string { return pool.OwnerKey(o.Namespace, o.Name) }
 
 // Strict returns the edits that add the entries that the pool of a strict node lacks: for the addresses of the node itself,
-// and for pods without a claim. The address that a pod has gets an entry for the pod; the other pods get the lowest free
-// addresses. short is the number of addresses that the subnets lack. reserved reports whether a FixedIP reserves an address.
+// and for pods without a claim. A pod with an IP becomes the owner of the dynamic entry of that IP; pods without IPs get the
+// lowest free addresses. short is the number of addresses that the subnets lack. reserved reports whether a FixedIP reserves
+// an address.
 //
 // A pod becomes the owner of a dynamic entry only if both the agent and the status of the pod report that the pod has the
 // address: the agent checks only the owner, and would assign the address twice if another pod had it (Cilium fact 2). While

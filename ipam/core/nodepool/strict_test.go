@@ -50,7 +50,7 @@ func TestStrict(t *testing.T) {
 		"new node: the lowest addresses for the node itself": {node: node(nil), want: own(nil)},
 		"pods get the next addresses in the order of their names": {
 			node: node(own(nil)), pods: []nodepool.PodAddresses{pod("web"), pod("other")}, want: map[string]pool.Entry{"10.0.1.4": other, "10.0.1.5": web}},
-		"existing entries of every kind do not change": {
+		"owned entries do not change, and their pods get no other entry": {
 			node: node(own(map[string]pool.Entry{"10.0.1.6": pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"), "10.0.1.4": web})), pods: []nodepool.PodAddresses{pod("web"), pod("mysql-0")}},
 		"moved and releasing addresses are skipped": {
 			node: withHandshakes(own(map[string]pool.Entry{"10.0.1.6": pool.MovedEntry("m", "db/x")}), map[string]pool.Handshake{"10.0.1.4": pool.Released}), pods: []nodepool.PodAddresses{pod("web")}, want: map[string]pool.Entry{"10.0.1.5": web}},

@@ -87,8 +87,8 @@ func TestFillDynamic(t *testing.T) {
 	}
 }
 
-// TestFillDynamicIsIdempotent checks that FillDynamic changes no existing entry and adds none for an address that is used or
-// reserved, and that a second call returns no edits.
+// TestFillDynamicIsIdempotent checks that FillDynamic changes no dynamic or owned entry and adds none for an address that is
+// used or reserved, and that a second call returns no edits.
 func TestFillDynamicIsIdempotent(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := node(nil)

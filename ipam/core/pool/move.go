@@ -124,8 +124,8 @@ func (n NodePool) notHome(a netip.Addr) error {
 
 // VacateSource returns the edits of n, the pool of From, that replace the pod's entries by Cooldown entries. From must not
 // be the home. An address without an entry gets a Cooldown entry too, so that a writer that is about to complete a move to
-// From finds the pool changed. at is the time at which the cooldowns begin. The error matches ErrOldPodRunning if the former
-// pod may still use an address, and is a Blocker if an address has another entry.
+// From finds the pool changed. An existing Cooldown entry stays. at is the time at which the new cooldowns begin. The error
+// matches ErrOldPodRunning if the former pod may still use an address, and is a Blocker if an address has any other entry.
 func (m Move) VacateSource(n NodePool, at time.Time) ([]EntryChange, error) {
 	var edits []EntryChange
 	for _, a := range m.Addrs {
@@ -181,8 +181,7 @@ func (m Move) CommitAtHome(n NodePool) ([]EntryChange, error) {
 			if err := m.inUse(n, a); err != nil {
 				return nil, err
 			}
-			// The agent must still not report the address as used when the edit is written. If the node is down, only a
-			// report for another pod counts.
+			// Unless the node is down, the agent must still not report the address as used when the edit is written.
 			edit.RequireUnused = !m.Down
 		}
 		edits = append(edits, edit)
@@ -190,8 +189,8 @@ func (m Move) CommitAtHome(n NodePool) ([]EntryChange, error) {
 	return edits, nil
 }
 
-// CheckCommitted returns an error that matches ErrUndecided unless all addresses have entries at the home that are Moved to
-// To.
+// CheckCommitted returns an error that matches ErrUndecided unless all addresses are in subnets of the home and have entries
+// there that are Moved to To.
 func (m Move) CheckCommitted(home NodePool) error {
 	for _, a := range m.Addrs {
 		switch {

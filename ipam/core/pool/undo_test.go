@@ -11,8 +11,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// TestUndo checks that Undo removes an entry that did not exist before the edits, and that it does not change an entry that
-// another write has changed after the edits (finding C12 in docs/project/findings.md).
+// TestUndo checks that Undo restores the entries that the edits changed or removed and removes those that they added, and that
+// it does not change an entry that another write has changed after the edits (finding C12 in docs/project/findings.md).
 func TestUndo(t *testing.T) {
 	a, b, c, mine := addr("10.0.1.1"), addr("10.0.1.2"), addr("10.0.1.3"), pool.ForOwner("db/mysql-0")
 	n := pool.NodePool{Entries: map[netip.Addr]pool.Entry{a: {}, b: mine}}

@@ -201,7 +201,8 @@ func TestConditionIsWrittenOnce(t *testing.T) {
 
 // TestMovableForWhileAway checks that status.movableFor keeps the pod that was allowed to move the addresses, or else names
 // the last pod that used them, as long as the addresses may be away from home. The pools of both nodes may be lost, and a pod
-// that was deleted by force may still run. The model in test/sim found the cases with seeds 217105 and 1338973065 (ADR 0029).
+// that was deleted by force may still run. If the addresses are at home, status.movableFor keeps only a pod that exists. The
+// model in test/sim found the cases with seeds 217105 and 1338973065 (ADR 0029).
 func TestMovableForWhileAway(t *testing.T) {
 	allowed := v1alpha1.FixedIPStatus{MovableFor: "pod-0"}
 	used := v1alpha1.FixedIPStatus{PodUID: "pod-0"}

@@ -193,7 +193,7 @@ var deleting = []rule{
 		}
 		return v.report(v.Pod, nil)
 	})},
-	// The entries on the pod's node are released when the pod is gone, or at once if the pod runs without their
+	// The entries on the pod's node are released when the pod is deleted, or at once if the pod runs without their
 	// addresses.
 	{"release", func(v *evaluation) (Action, bool) { return v.release(v.nodeInUse()) }},
 	{"blocked", func(v *evaluation) (Action, bool) {
@@ -274,7 +274,7 @@ func restored(r *v1alpha1.FixedIP) bool {
 	return ok && uid != string(r.UID)
 }
 
-// unmarked reports whether a FixedIP lacks the finalizer or the UID annotation.
+// unmarked reports whether a FixedIP lacks the finalizer or a UID annotation with its own UID.
 func unmarked(r *v1alpha1.FixedIP) bool {
 	return r.Annotations[v1alpha1.AnnotationUID] != string(r.UID) || !slices.Contains(r.Finalizers, v1alpha1.Finalizer)
 }

@@ -7,15 +7,15 @@
 // The package is pure: the result of Decide depends only on its argument. It must not read a cache, call an API or read a
 // clock. Each action is at most one write, so that an interrupted controller continues from the state in the API server.
 //
-// The FixedIP of a StatefulSet pod always names the same pod. The FixedIP of a slot names the holder of the slot: when
-// the scheduler writes the entries for the next pod, State.Holder becomes that pod, and the FixedIP is updated. Both
-// kinds of FixedIPs have the same states:
+// A FixedIP always names the same pod, unless it is that of a slot. The FixedIP of a slot names the holder: when the
+// scheduler writes the entries for the next pod, State.Holder becomes that pod, and the FixedIP is updated. Both kinds of
+// FixedIPs have the same states:
 //
 //	            claim recorded                  deleted, by a user or by the reclaim policy
 //	Unrecorded ---------------> Active ------------------------------------------> Deleting -----> gone
 //	    |                       |    ^                                               |
 //	    | for example, pod and  |    | update, allocate,                             | release the entries,
-//	    | workload are gone     +----+ release superseded entries,                   | then remove the finalizer
+//	    | workload are deleted  +----+ release superseded entries,                   | then remove the finalizer
 //	    v                              report                                        v
 //	 released                                                                     released
 //
@@ -24,14 +24,14 @@
 //	Unrecorded: the claim has no FixedIP
 //	  opted out          the workload opted out of fixed addresses: release all, unless a user wrote the entries, as
 //	                     soon as no pod exists, or the pod opted out too and can't use the addresses
-//	  stale move         the pod of a move that was only prepared is gone: release the move target
+//	  stale move         a move was only prepared, and its pod does not exist: release the move target
 //	  reserved by hand   a user wrote the entry for a workload that does not exist yet: wait
 //	  gone               neither the workload nor a pod exists: release all
-//	  workload unknown   the pod exists and its workload does not: wait until the pod is gone
+//	  workload unknown   the pod exists and its workload does not: wait until the pod is deleted
 //	  scaled down        no pod exists, the workload has no such replica or does not need the slot, and whenScaled is
 //	                     Delete: release all, unless a user wrote the entries
 //	  bound elsewhere    a slot's pod was bound to another node: release the claim
-//	  vacant claim       a slot's pod is gone: create the FixedIP, so that the slot can be taken over
+//	  vacant claim       a slot has no pod: create the FixedIP, so that the slot can be taken over
 //	  recordable         the pod is bound to the node of the claim, and has IPs or requested the addresses: create the
 //	                     FixedIP; also, except for a slot, if the pod is unschedulable and has not opted out, no other
 //	                     node has a claim for it, and the failover policy is Migrate
@@ -41,7 +41,7 @@
 //	  expired            the reclaim policy requires the release, the TTL is over, and no blocker exists: delete
 //	  unexpected         entries for other addresses exist, in place of the recorded ones or in addition to them, and no
 //	                     pod relies on these entries: release them
-//	  stale move         the pod of a move that was only prepared is gone: release the move target
+//	  stale move         a move was only prepared, and its pod does not exist: release the move target
 //	  allocate           recorded addresses have no entry, and no blocker exists: write the entries; first withdraw
 //	                     addresses that the pod runs with and whose entries are dynamic
 //	  expiring           the reclaim policy requires the release, but the TTL is not over or a blocker exists: report
@@ -58,7 +58,7 @@
 //
 //	Deleting: the FixedIP is being deleted
 //	  foreign            the FixedIP does not have the finalizer of fixedip: nothing
-//	  slot in use        a slot waits until its pod is gone: report
+//	  slot in use        a slot waits until it has no pod: name the holder in the spec, and report
 //	  release            release every entry except those that the pod may rely on at its node
 //	  blocked            an entry must not be released, because another pod uses its address: wait until the deadline
 //	  move pending       the pod does not run yet, and a move is prepared for it on its node: wait until the deadline
@@ -80,9 +80,9 @@
 // pod are possible if a scheduler dies between the claim and the bind, and the next scheduler reads an old cache. The
 // bind decides which claim counts. If that claim has several addresses of one family, the IPs of the pod decide which
 // of them counts. If a user requested the addresses, the bind is enough. The rules "vacant claim" and "recordable"
-// (Migrate) also record claims whose pod is gone or was never bound.
+// (Migrate) also record claims whose pod does not exist or was never bound.
 //
-// If a workload is deleted, an address is released only when its pod is gone as well: deleting a StatefulSet with
+// If a workload is deleted, an address is released only when its pod does not exist either: deleting a StatefulSet with
 // --cascade=orphan keeps the addresses of its pods. A FixedIP whose owner has no UID was created by a user, or restored from
 // a backup, before its workload existed: that workload does not count as deleted.
 package reclaim

@@ -211,8 +211,8 @@ func (v *evaluation) withoutOwnMoves() State {
 	return s
 }
 
-// staleMove returns the release of the target of a move that was only prepared and whose pod is gone: the next pod may be
-// bound to another node, or never be created. The target is released if the addresses still have their entries, or if there
+// staleMove returns the release of the target of a move that was only prepared and whose pod does not exist: the next pod may
+// be bound to another node, or never be created. The target is released if the addresses still have their entries, or if there
 // is no FixedIP and nothing else is left of the claim, because its CiliumNode was deleted.
 func (v *evaluation) staleMove() (a Action, ok bool) {
 	if v.Pod != nil {

@@ -97,7 +97,8 @@ func asSlot(s reclaim.State, holder string) reclaim.State {
 	return s
 }
 
-// TestReady checks the condition Ready: it has the reason and message of the condition that shows a problem.
+// TestReady checks the condition Ready: it has the reason and message of the condition that shows a problem, if there is one.
+// Ready itself shows that the FixedIP is being deleted or has no address, or that the entries on the pod's node are wrong.
 func TestReady(t *testing.T) {
 	mine := []ledger.NodeAddresses{held("node-1", "10.0.1.6")}
 	with := func(conditions ...metav1.Condition) *v1alpha1.FixedIP {

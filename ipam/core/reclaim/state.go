@@ -225,8 +225,8 @@ func holds(held []ledger.NodeAddresses, a netip.Addr) bool {
 	return slices.ContainsFunc(held, func(h ledger.NodeAddresses) bool { return slices.Contains(h.Addrs, a) })
 }
 
-// onePerFamily returns one of addrs for each family that they contain. Several addresses of one family occur if a user wrote
-// an entry by hand: the one that the pod runs with is chosen then. ok is false if the IPs of the pod do not decide that.
+// onePerFamily returns one of addrs for each family that they contain. There may be several of one family, for example if a
+// user wrote an entry: the one that the pod runs with is chosen then. ok is false if the IPs of the pod do not decide that.
 func onePerFamily(addrs []netip.Addr, pod *corev1.Pod) (chosen []netip.Addr, ok bool) {
 	for _, f := range address.Families {
 		family := slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return address.Of(a) != f })

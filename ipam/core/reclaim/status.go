@@ -20,8 +20,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// Gap is the time for which a FixedIP is still reported as in use after its pod is gone. If the next pod with the same name
-// is bound within that time, the status is written once instead of twice.
+// Gap is the time for which a FixedIP, except that of a slot, is still reported as in use after its pod was deleted. If the
+// next pod with the same name is bound within that time, the status is written once instead of twice.
 const Gap = 5 * time.Second
 
 // report returns the action that updates the status; Nothing if the status is up to date. pod is the pod that uses the

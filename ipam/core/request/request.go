@@ -57,7 +57,7 @@ func Relevant(before, after identity.Workload) bool {
 }
 
 // Of returns the request of a pod; ok is false if it requests nothing. Annotations of the pod take precedence over those
-// of the workload, and AnnotationIPs over AnnotationCalico. unnumbered is true if the pods of the workload have no ordinals.
+// of the workload, and AnnotationIPs over AnnotationCalico. unnumbered is true for bare pods and for pods with slots.
 // The text of an error continues a sentence about the pod: "requests addresses …".
 func Of(pod *corev1.Pod, workload identity.Workload, unnumbered bool) (requested Requested, ok bool, err error) {
 	text, source, ok := lookup(pod, workload, AnnotationIPs)
@@ -252,8 +252,9 @@ func ParseJSON(text string) (Addresses, error) {
 	}, allowedJSON)
 }
 
-// collect parses the elements of a list with the function read. It refuses lists and elements that are too long, empty
-// elements, and repeated addresses. help is the part of an error that lists the forms of an element.
+// collect parses the elements of a list with the function read. It refuses lists and elements that are too long, elements that
+// are empty or have a foreign character, and repeated addresses. help is the part of an error that lists the forms of an
+// element.
 func collect(elements []string, read func(string) (netipx.IPRange, error), help string) (Addresses, error) {
 	if len(elements) > maxElements {
 		return Addresses{}, fmt.Errorf("the value has more than %d elements; write ranges, such as 10.240.1.10-10.240.1.20, or CIDRs, in annotation %s", maxElements, AnnotationIPs)

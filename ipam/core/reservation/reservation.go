@@ -48,7 +48,7 @@ const (
 	Reserved State = "Reserved"
 	// InUse means that a pod that is bound to a node uses the addresses.
 	InUse State = "InUse"
-	// Releasing means that the FixedIP is being deleted. Its addresses are released when the pod is gone.
+	// Releasing means that the FixedIP is being deleted. Its addresses are released when no pod uses them any more.
 	Releasing State = "Releasing"
 )
 

@@ -30,7 +30,7 @@ type Program struct {
 	// state.
 	Image   string `json:"image,omitempty"`
 	Version string `json:"version,omitempty"`
-	// Leader is spec.holderIdentity of the Lease; empty if no replica holds the Lease or the Lease could not be read.
+	// Leader is spec.holderIdentity of the Lease; empty if there is no leader or it is not known.
 	Leader string `json:"leader,omitempty"`
 	// LeaderSince is the time at which the leader acquired the Lease; nil if it is unknown.
 	LeaderSince *time.Time `json:"leaderSince,omitempty"`
@@ -44,7 +44,7 @@ type Configuration struct {
 	// State is Same.
 	Hash string `json:"hash,omitempty"`
 	// Outdated are the pods that may run with another configuration than that of their Deployment, "namespace/name": those that
-	// started before its last change, or mount another ConfigMap.
+	// mount another ConfigMap, have another checksum of it, or started before its last change.
 	Outdated []string `json:"outdated,omitempty"`
 }
 

@@ -96,7 +96,7 @@ type Unread struct {
 	Why string `json:"why"`
 }
 
-// Problem is something that keeps an installation from working as configured.
+// Problem is a reason why an installation does not work as configured.
 type Problem struct {
 	// Text is a sentence without its full stop.
 	Text string `json:"text"`

@@ -145,7 +145,7 @@ func TestProblems(t *testing.T) {
 		}, []string{"fixedip-controller has version v0.0.9, and fixedip-scheduler has version v0.1.0"}},
 		"no leader": {func(in *status.Inputs) { delete(in.Leases, "fixedip-system/cilium-ipam-leader") },
 			[]string{"No replica of fixedip-controller holds Lease fixedip-system/cilium-ipam-leader, so none of them is active"}},
-		"the leader is gone": {func(in *status.Inputs) {
+		"the leader does not renew its Lease": {func(in *status.Inputs) {
 			in.Leases["fixedip-system/fixedip-scheduler"].Spec.RenewTime = &metav1.MicroTime{Time: now.Add(-16 * time.Second)}
 		}, []string{"b holds Lease fixedip-system/fixedip-scheduler and has not renewed it in time, so no replica of fixedip-scheduler is active"}},
 		"another Lease of the controller": {func(in *status.Inputs) {

@@ -38,7 +38,7 @@ type Description struct {
 
 // States are the states in the order of a legend.
 var States = []Description{
-	{FixedUsed, 'F', "fixed address, in use by its pod"},
+	{FixedUsed, 'F', "fixed address, in use"},
 	{Fixed, 'f', "fixed address, not in use at the last report of the agent"},
 	{Reserved, 'r', "reserved by a FixedIP, without a pool entry"},
 	{DynamicUsed, 'D', "in use by a pod without a fixed address"},
@@ -46,7 +46,7 @@ var States = []Description{
 	{Unreserved, 'P', "entry of a pod without a fixed address on a strict node"},
 	{Unlisted, '!', "in use without a pool entry"},
 	{NodeOwned, 'N', "used by the node itself"},
-	{Cooldown, 'c', "released, offered to no pod yet"},
+	{Cooldown, 'c', "released or withdrawn, offered to no pod yet"},
 	{Releasing, 'h', "withheld by the agent for a release handshake"},
 	{Moved, 'm', "moved to the pool of another node"},
 	{MoveTarget, 't', "about to arrive from another node"},

@@ -27,7 +27,7 @@ type Cell struct {
 	Address netip.Addr `json:"address"`
 	State   State      `json:"state"`
 	// Holder is the pod of the address ("namespace/name") or another owner text; empty if there is none or it is unknown. For
-	// an address that cools down it is the previous pod.
+	// an address in cooldown it is the previous pod.
 	Holder string `json:"holder,omitempty"`
 	// User is the owner according to the last report of the agent, if it differs from Holder.
 	User string `json:"user,omitempty"`
@@ -91,7 +91,8 @@ func Of(l *ledger.Ledger, n pool.NodePool) Node {
 	return result
 }
 
-// interesting returns the addresses that a pool, its agent or a FixedIP names, sorted.
+// interesting returns the addresses that the pool or the agent of n names, and those in its subnets that a FixedIP reserves,
+// sorted.
 func interesting(l *ledger.Ledger, n pool.NodePool) (known []netip.Addr) {
 	for a := range n.Entries {
 		known = append(known, a)

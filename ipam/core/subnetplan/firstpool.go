@@ -24,12 +24,12 @@ type MoveTarget struct {
 
 // Reserve returns the entries that the pool n of a node must contain as soon as the node has the subnets: those for reserved
 // addresses, and those for addresses that another pool carries. Key: the address. reserved are the addresses that FixedIPs
-// reserve. others are the pools of all nodes, read after the former pool of the subnets was gone, so that no pool decides about
-// the addresses now; the pool of the node itself is ignored.
+// reserve. others are the pools of all nodes, read after the former pool of the subnets was deleted, so that no pool decides
+// about the addresses now; the pool of the node itself is ignored.
 //
 // If another pool has an allocatable entry for an address, the address gets a moved entry that names that node, whichever pod
-// the address is reserved for, if any. An address whose pod runs on another node gets a moved entry too: the CiliumNode of that
-// node may have been lost. runningOn contains these nodes. Key: the address.
+// the address is reserved for, if any. A reserved address with which a pod runs on another node gets a moved entry too: the
+// CiliumNode of that node may have been lost. runningOn contains these nodes. Key: the address.
 //
 // A move-target entry in another pool means that the address was about to move there when its home was lost. The address must
 // not arrive there after its home has an entry for it again. announced contains these entries. The caller must remove them
@@ -107,8 +107,8 @@ func HasAddressesElsewhere(n pool.NodePool, running []Running) bool {
 //
 // A fixed address gets the entry of its pod. Any other address gets a dynamic entry. On a strict node it gets the entry
 // Running.Dedicated instead, or a Cooldown entry if the pod has another entry of the family. A Cooldown entry also
-// replaces an entry that names another pod than the one that runs with the address. The agent assigns an address by the
-// owner of its entry alone (Cilium fact 2), and would give the address to that other pod too.
+// replaces an allocatable entry of an owner other than the pod that runs with the address. The agent assigns an address by
+// the owner of its entry alone (Cilium fact 2), and would give the address to that other owner too.
 //
 // A fixed address that is in no subnet of the node gets the entry of its pod in two cases only: the pool of its home node
 // has a moved entry that names this node and the pod; or a FixedIP reserves the address for the pod, and the address has no

@@ -24,7 +24,8 @@ type OrphanPolicy string
 const (
 	// Inherit means that after the grace period another node inherits the subnets: a node that can run the waiting pods.
 	Inherit OrphanPolicy = "Inherit"
-	// Hold means that the subnets wait for a node with the same name.
+	// Hold means that the subnets wait for a node with the same name or for a successor. If an address may migrate, another
+	// node inherits them anyway (see mayInherit).
 	Hold OrphanPolicy = "Hold"
 	// Free means that after the grace period the FixedIPs that name the node and reserve addresses in the subnets are deleted.
 	Free OrphanPolicy = "Free"

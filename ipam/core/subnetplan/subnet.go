@@ -142,8 +142,8 @@ func keepsAway(t corev1.Taint) bool {
 }
 
 // suits reports whether a node with the constraints h can take the pods of a node that is gone: it is in the same zone and
-// region, and has no taint that these pods might not tolerate. Every node suits if the constraints of the lost node are not
-// recorded.
+// region, if these are recorded, and has no taint that these pods might not tolerate. Every node suits if the constraints of
+// the lost node are not recorded.
 func suits(h v1alpha1.NodeConstraints, lost *v1alpha1.NodeConstraints) bool {
 	if lost == nil {
 		return true

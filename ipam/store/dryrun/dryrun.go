@@ -74,7 +74,8 @@ func (g guard) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// log logs a write that the API server accepted, unless the same write was logged before.
+// log logs a write that the API server accepted, unless the same write was logged before. A body that is not JSON is ignored:
+// such writes are the same if they have the same method and path.
 func (r *Run) log(request *http.Request, body []byte) {
 	shown := ""
 	if strings.Contains(request.Header.Get("Content-Type"), "json") {

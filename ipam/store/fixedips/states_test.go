@@ -96,7 +96,7 @@ func TestStates(t *testing.T) {
 			r.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionAsReserved, Status: metav1.ConditionFalse, Reason: "NoPoolEntry", LastTransitionTime: at(200)}}
 		}), problems{map[string]int{"NoPoolEntry": 1}, 200, 0}},
 		{"the FixedIP is being deleted", nil, record(func(r *v1alpha1.FixedIP) { r.Name, r.UID, r.DeletionTimestamp = "c", "c", ptr.To(at(300)) }), problems{map[string]int{"NoPoolEntry": 1}, 200, 300}},
-		{"the FixedIP is gone", record(func(r *v1alpha1.FixedIP) { r.Name, r.UID, r.DeletionTimestamp = "c", "c", ptr.To(at(300)) }), nil, problems{map[string]int{"NoPoolEntry": 1}, 200, 0}},
+		{"the deletion is complete", record(func(r *v1alpha1.FixedIP) { r.Name, r.UID, r.DeletionTimestamp = "c", "c", ptr.To(at(300)) }), nil, problems{map[string]int{"NoPoolEntry": 1}, 200, 0}},
 		{"the mismatch ends", mismatched("a", "NoPoolEntry", 200, "pod-3"), nil, problems{map[string]int{}, 0, 0}},
 	} {
 		p.change(step.before, step.after)

@@ -128,7 +128,7 @@ func (e *events) await(t *testing.T, calls int) []any {
 }
 
 // TestInformer checks that readers and event handlers of an informer get the objects of the API server. It also
-// checks that the store contains records of pods and CiliumEndpoints, and no records of other objects.
+// checks that the store contains records of pods and CiliumEndpoints, and Nodes as objects.
 func TestInformer(t *testing.T) {
 	v4 := &ciliumv2.AddressPair{IPV4: "10.0.1.10", IPV6: "fd00::a"}
 	for name, c := range map[string]struct {

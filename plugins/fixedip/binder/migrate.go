@@ -104,8 +104,8 @@ func (b *Binder) vacate(ctx context.Context, pod *corev1.Pod, m pool.Move) error
 // takeAway writes the edits that decide returns, which take addresses away, into the pool of node. It adds the edit of each
 // address to made, unless made has an edit of that address already, and then reads the pod. If a pod of this name is bound
 // to from, the node that the addresses leave, takeAway undoes the edits in made and returns an error: no other pod can have
-// got the addresses in between. If the pod was replaced or bound to another node, takeAway returns an error and undoes
-// nothing.
+// got the addresses in between. If the pod cannot be read, was replaced or was bound to another node, takeAway returns an
+// error and undoes nothing.
 func (b *Binder) takeAway(ctx context.Context, pod *corev1.Pod, from, node string, made *[]pool.EntryChange, decide func(pool.NodePool) ([]pool.EntryChange, error)) error {
 	err := b.write(ctx, node, func(n pool.NodePool) ([]pool.EntryChange, error) {
 		edits, err := decide(n)

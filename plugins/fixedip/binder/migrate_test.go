@@ -147,8 +147,8 @@ func moveUndoneInSecondTry(t *testing.T, cooldownGone bool) {
 	s.checkMoved(t, "a")
 }
 
-// TestMoveIsRecordedFirst checks that, after a move of its addresses, a pod is not bound until its FixedIP names the
-// node that has them now. That holds after a move by Bind and after a move that the pools show.
+// TestMoveIsRecordedFirst checks that, after a move of its addresses, a pod with a FixedIP is not bound until the FixedIP
+// names the node that has them now. That holds after a move by Bind and after a move that the pools show.
 func TestMoveIsRecordedFirst(t *testing.T) {
 	const waits = "its addresses 10.0.1.9, fd00:1::9 belong to node %s, which the FixedIP of the pod does not name yet; the pod is placed there when the controller has recorded that node in the FixedIP"
 	const again = "its addresses 10.0.1.9, fd00:1::9 have moved to node %s; the pod is tried again there when the controller has recorded that node in the FixedIP of the pod"

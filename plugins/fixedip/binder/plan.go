@@ -44,8 +44,8 @@ type Plan struct {
 	uid         types.UID
 	reservation reservation
 	// failover is Migrate or Reassign if the node of the reservation cannot take the pod and the plan has other nodes;
-	// otherwise failover is empty. home is the only node of the plan if the addresses return to their home node;
-	// otherwise home is empty.
+	// otherwise failover is empty. home is the only node of the plan if the pod may go only to the home node of its addresses
+	// (see homeNodeIfMoved); otherwise home is empty.
 	failover v1alpha1.Failover
 	home     string
 	// candidates is true in a plan with which Fits accepts the nodes that may inherit the subnet of an orphaned pod.

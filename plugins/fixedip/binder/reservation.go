@@ -45,7 +45,8 @@ type reservation struct {
 	// unexpected contains addresses in the pool of the node that the FixedIP does not name, although the FixedIP names
 	// another address of the same family. If the pool has both, the agent would choose one of them at random.
 	unexpected []netip.Addr
-	// recorded is true if the FixedIP is for the pod's own workload and names all of the addresses.
+	// recorded is true if the FixedIP names all of the addresses, and the UID of the pod's workload or, for a bare pod, that
+	// of the pod.
 	recorded bool
 	// lost is the deleted node that had the addresses, if no node has their subnet now and another node will inherit it;
 	// empty otherwise.

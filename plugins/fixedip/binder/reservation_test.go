@@ -108,7 +108,7 @@ func TestReleasing(t *testing.T) {
 		held []string
 		// reclaim is the policy of the FixedIP, which names 10.0.1.9; nil: there is no FixedIP.
 		reclaim *v1alpha1.ReclaimPolicy
-		// workload contains the annotations of the template of its StatefulSet; nil: there is no StatefulSet.
+		// workload contains the annotations of the pod template of the StatefulSet; nil: there is no StatefulSet.
 		workload map[string]string
 		want     string
 	}{

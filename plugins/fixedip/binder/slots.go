@@ -31,7 +31,8 @@ import (
 // At most as many pods search for a slot as slots are free. So a free slot whose node cannot take a pod makes only one
 // pod wait.
 
-// freeSlot is a slot whose pod does not exist any more, has ended, or is being deleted.
+// freeSlot is a slot whose pod does not exist any more, has ended, or is being deleted, or whose pod needs the slot again
+// because the pool entries were lost.
 type freeSlot struct {
 	// from is the last holder, as pool entries name it.
 	from  string

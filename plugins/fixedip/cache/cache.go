@@ -70,10 +70,10 @@ type Cache struct {
 	subscribers []func(requeue.Event)
 }
 
-// Start returns a Cache and starts its watches, which end with ctx. It does not wait for the watches, so that the scheduler
-// starts even if the API server is not reachable: see addSyncOnlyInformer. shared contains the informers of the scheduler,
-// and kinds the kinds of workloads whose pods may have fixed addresses. Start returns an error if the scheduler may not list
-// and watch all workloads of these kinds.
+// Start returns a Cache and starts its watches, which end with ctx. It does not wait for the watches, and succeeds even if the
+// API server is not reachable: see addSyncOnlyInformer. shared contains the informers of the scheduler, and kinds the kinds
+// of workloads whose pods may have fixed addresses. Start returns an error if the scheduler may not list and watch all
+// workloads of these kinds.
 func Start(ctx context.Context, base *restclient.Config, shared informers.SharedInformerFactory, args *config.FixedIPArgs, kinds identity.Kinds, newCache cache.NewCacheFunc) (*Cache, error) {
 	cfg := restclient.CopyConfig(base)
 	// The scheduler's own configuration uses protobuf, which custom resources do not support.
@@ -247,8 +247,8 @@ func (c *Cache) FixedIPsOf(workload string) ([]v1alpha1.FixedIP, error) {
 	return list.Items, nil
 }
 
-// newMapper returns a RESTMapper for the kinds CiliumNode and FixedIP. With a RESTMapper that uses discovery, the scheduler
-// could not start while the API server is unreachable or a CRD is not installed.
+// newMapper returns a RESTMapper for the kinds CiliumNode and FixedIP. With a RESTMapper that uses discovery, Start would fail
+// while the API server is unreachable or a CRD is not installed.
 func newMapper() meta.RESTMapper {
 	m := meta.NewDefaultRESTMapper([]schema.GroupVersion{ciliumv2.SchemeGroupVersion, v1alpha1.GroupVersion})
 	m.Add(ciliumv2.SchemeGroupVersion.WithKind(ciliumv2.CNKindDefinition), meta.RESTScopeRoot)

@@ -81,7 +81,7 @@ func TestTrim(t *testing.T) {
 }
 
 // TestWorkloadChangesMakeEvents checks that a workload causes an event if it appears, or if the requested addresses or the
-// failover policy in its annotations change. Finding S7.
+// failover policy in its annotations change, and none if it is deleted or another annotation changes. Finding S7.
 func TestWorkloadChangesMakeEvents(t *testing.T) {
 	annotated := func(key, value string) *identity.Workload {
 		return &identity.Workload{Namespace: "db", Name: "web", Annotations: map[string]string{key: value}}

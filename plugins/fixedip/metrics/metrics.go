@@ -29,15 +29,15 @@ const (
 	// Conflict means that the address is not available, for example because another pod has it, or that a pool does not have
 	// the entry that a migration requires.
 	Conflict Result = "conflict"
-	// NodeGone means that the CiliumNode does not exist.
+	// NodeGone means that the CiliumNode of a claim, or one of those of a migration, does not exist.
 	NodeGone Result = "node_gone"
-	// TimedOut means that the claim did not succeed within claimTimeout. It may have been written all the same.
+	// TimedOut means that the claim or migration did not succeed within claimTimeout. It may have been written all the same.
 	TimedOut Result = "timeout"
 	// Migrated means that the addresses were moved to the pool of the pod's new node.
 	Migrated Result = "migrated"
 	// OldPodRunning means that the addresses were not moved because the previous pod may still run with them.
 	OldPodRunning Result = "old_pod_running"
-	// Failed means any other error. The claim may have been written.
+	// Failed means any other error. The claim or migration may have been written.
 	Failed Result = "error"
 )
 
@@ -48,11 +48,12 @@ const (
 	// Owner means that the pod's reservation changed, that another pod whose address the pod waits for ended, or that the
 	// reservation of that other pod changed.
 	Owner Cause = "owner"
-	// Node means that a node that the pod waits for, the pool of such a node, or its subnets changed.
+	// Node means that a node that the pod waits for, the pool of such a node, or its subnets changed, or that a node that the
+	// pod may use was created.
 	Node Cause = "node"
 	// FreeAddress means that an address became free.
 	FreeAddress Cause = "free_address"
-	// Slot means that a slot of the pod's workload became free.
+	// Slot means that the free slots of the pod's workload changed.
 	Slot Cause = "slot"
 	// Workload means that the pod's workload became known, or its annotations changed.
 	Workload Cause = "workload"
@@ -232,7 +233,7 @@ func registerGauges() {
 	gauge("claims_in_flight", "Pods whose address is chosen and that are not bound yet, including pods that wait at Permit.", nil, func(w Sources) int { return w.Size().Claims })
 	for _, c := range Awaited {
 		reason := map[string]string{"reason": string(c)}
-		gauge("unplaced_pods", "Pods that the plugin has refused and that wait in its queue, by the first reason that applies: quota (the quota of the namespace), slot (a slot of the workload), free_address, node (a node, its pool or its subnets), workload (the workload is not known yet), owner (the reservation, or the pod that uses the address), annotation (only a change of the pod's annotations helps).",
+		gauge("unplaced_pods", "Pods that the plugin has refused and that wait in its queue, by the first reason that applies: quota (the quota of the namespace), slot (a slot of the workload), free_address, node (a node, its pool or its subnets), workload (the workload is not known yet, or a change of its annotations may help), owner (the reservation, or the pod that uses the address), annotation (only a change of the pod's annotations helps).",
 			reason, func(Sources) int { return unplaced(c).Pods })
 		gauge("oldest_unplaced_pod_seconds", "Age of the oldest pod that waits in the queue of the plugin, in seconds, by reason as in fixedip_unplaced_pods; 0 if there is none.",
 			reason, func(Sources) int {

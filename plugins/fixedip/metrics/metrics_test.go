@@ -108,7 +108,7 @@ fixedip_requeues_total{reason="failover"} 0
 fixedip_requeues_total{reason="quota"} 0
 fixedip_requeues_total{reason="slot"} 0
 fixedip_requeues_total{reason="workload"} 0
-# HELP fixedip_unplaced_pods [ALPHA] Pods that the plugin has refused and that wait in its queue, by the first reason that applies: quota (the quota of the namespace), slot (a slot of the workload), free_address, node (a node, its pool or its subnets), workload (the workload is not known yet), owner (the reservation, or the pod that uses the address), annotation (only a change of the pod's annotations helps).
+# HELP fixedip_unplaced_pods [ALPHA] Pods that the plugin has refused and that wait in its queue, by the first reason that applies: quota (the quota of the namespace), slot (a slot of the workload), free_address, node (a node, its pool or its subnets), workload (the workload is not known yet, or a change of its annotations may help), owner (the reservation, or the pod that uses the address), annotation (only a change of the pod's annotations helps).
 # TYPE fixedip_unplaced_pods gauge
 fixedip_unplaced_pods{reason="annotation"} 1
 fixedip_unplaced_pods{reason="free_address"} 0

@@ -53,7 +53,7 @@ type Queue struct {
 	// byKey contains the waiting pods by the keys that they wait for (WakeOn.index). Key of the inner map: the pod's UID.
 	// Invariant: a pod is under its keys exactly while it is in waiting.
 	byKey map[Key]map[types.UID]*waitingPod
-	// woken contains the time at which the queue last requeued a pod, until the pod has an address. Key: the pod's UID.
+	// woken contains the time at which the queue last requeued a pod, until Remove is called for the pod. Key: the pod's UID.
 	// Invariant: each of these pods is in cached.
 	woken map[types.UID]time.Time
 	// offers contains the free addresses and slots for which pods were requeued and which the pods have not used yet.
@@ -267,7 +267,7 @@ func (q *Queue) Unplaced() map[metrics.Cause]metrics.Unplaced {
 	return all
 }
 
-// Remove forgets a pod that has an address now or was deleted.
+// Remove forgets a pod that Reserve has accepted for a node, or that was deleted.
 func (q *Queue) Remove(uid types.UID) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

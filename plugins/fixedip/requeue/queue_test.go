@@ -107,7 +107,7 @@ func (c *cluster) expect(t *testing.T, what string, want ...string) {
 	c.activations.pods = nil
 }
 
-// TestEachCauseWakes checks that each cause requeues the pods that wait for it, once, and no other pods. Finding S7.
+// TestEachCauseWakes checks that an event requeues the pods that wait for its cause, once, and no other pods. Finding S7.
 func TestEachCauseWakes(t *testing.T) {
 	addr := netip.MustParseAddr("10.0.1.9")
 	on := map[string]WakeOn{

@@ -13,10 +13,10 @@ import (
 
 // Key is one cause that pods wait for and that events are about.
 type Key struct {
-	// Cause determines the meaning of Name. Owner: a pod, "namespace/name", whose pool entries or FixedIP change, or
-	// which ends. Workload: a workload, named as in pool entries, that becomes known or whose annotations change. Node: a
-	// node whose pool, readiness or fencing changes; see also anySubnet. Slot: a workload, named as in pool entries, of which
-	// a slot becomes free. Quota: a namespace whose quota allows more FixedIPs. FreeAddress: see anyFreeAddress.
+	// Cause determines the meaning of Name. Owner: a pod, "namespace/name", whose pool entries or FixedIP change, whose claim
+	// in flight ends, or which ends. Workload: a workload, named as in pool entries, that becomes known or whose annotations
+	// change. Node: a node that changes (see Event.Node); see also anySubnet. Slot: a workload, named as in pool entries, whose
+	// slots or searching pods change. Quota: a namespace whose quota allows more FixedIPs. FreeAddress: see anyFreeAddress.
 	Cause metrics.Cause
 	Name  string
 	// Addr is an address whose home changes, because a node gets or loses a subnet that contains it. Name is empty then.
@@ -104,7 +104,7 @@ func (w WakeOn) index() []Key {
 // Event is a change of the cluster. Each field that is set may requeue pods.
 type Event struct {
 	Keys []Key
-	// Node is a node whose pool, readiness or fencing has changed; empty: none.
+	// Node is a node whose pool, free addresses, readiness, fencing or strictness has changed; empty: none.
 	Node string
 	// Freed is the number of addresses of Node that became free. AllFreeAddresses requeues every pod that can use Node.
 	Freed int

@@ -24,7 +24,8 @@ type program struct {
 	began           time.Time
 }
 
-// state returns the size of the Go heap in bytes, and whether the controller has work to do or is not the leader.
+// state returns the size of the Go heap in bytes. busy is true if requests wait in the queues of the controller, or if the
+// controller is not the leader.
 func (p *program) state(ctx context.Context) (heap int64, busy bool, err error) {
 	m, err := measure.Read(ctx, http.DefaultClient, p.metrics)
 	if err != nil {

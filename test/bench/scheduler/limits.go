@@ -143,7 +143,7 @@ func (r *report) applicable(limits []limit) []limit {
 }
 
 // check compares the medians of the report with limits for its size and load. It returns the limits that are missed, and
-// an error that names them. It also returns an error if the report has no figure with a limit.
+// an error that names them. It also returns an error if the arms of none of these figures have run.
 func (r *report) check(limits []limit) (missed []limit, err error) {
 	var errs []error
 	compared := 0

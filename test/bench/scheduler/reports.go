@@ -19,7 +19,7 @@ import (
 	"fixedip.io/fixedip/test/bench/world"
 )
 
-// reportPeriod is the time between two writes of status.ipam by an agent on whose node pods come and go: the default of
+// reportPeriod is the time between two writes of status.ipam by an agent on whose node pods start and stop: the default of
 // Cilium's --ipam-cilium-node-update-rate.
 const reportPeriod = 15 * time.Second
 

@@ -240,7 +240,7 @@ func (l *lab) runDisturbance(ctx context.Context, d disturbance, n int) error {
 	for i, s := range l.nodes {
 		wg.Go(func() {
 			for range n {
-				// Spread the barriers of the nodes over the report intervals of their agents.
+				// Begin the barriers of different nodes at different times.
 				pause(ctx, rand.N(time.Second))
 				r, err := s.try(ctx, d)
 				if err != nil {

@@ -72,7 +72,8 @@ func (t *truth) poll() {
 	}
 }
 
-// read returns the sandbox of a file. It returns nil if the file is gone, incomplete, or that of the loopback interface.
+// read returns the sandbox of a file. It returns nil if the file does not exist, is incomplete, or is that of the loopback
+// interface.
 func (t *truth) read(name string) *sandbox {
 	data, err := os.ReadFile(filepath.Join(t.dir, name))
 	if err != nil {

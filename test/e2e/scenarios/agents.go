@@ -339,7 +339,7 @@ func (s *scene) placeWhileCut(ctx context.Context) (claimed, got []string, err e
 }
 
 // agentCutOffStrict does the same as agentCutOff on a strict node, but does not replace the new pod. The pool has no dynamic
-// entry, so the new pod waits until the partition ends and then has the claimed addresses.
+// entry, so the new pod waits until the agent has seen the claim, and then has the claimed addresses.
 func agentCutOffStrict(ctx context.Context, s *scene) error {
 	const key = "fixedip.io/strict"
 	if err := s.label(ctx, victimNode, key, "true"); err != nil {

@@ -157,7 +157,7 @@ func recreatedAfterTTL(ctx context.Context, s *scene) error {
 	return err
 }
 
-// removeSet deletes a StatefulSet and returns when its pods are gone.
+// removeSet deletes a StatefulSet and returns when the StatefulSet and its pods do not exist.
 func (s *scene) removeSet(ctx context.Context, name string) error {
 	return s.remove(ctx, &appsv1.StatefulSet{ObjectMeta: s.meta(name)}, client.PropagationPolicy("Foreground"))
 }

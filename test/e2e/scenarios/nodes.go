@@ -143,7 +143,7 @@ func (s *scene) checkNotReplaced(ctx context.Context, i identity) error {
 	}
 	return stays(ctx, func() error {
 		if pod := s.witness.Pod(s.namespace, "web-0"); pod == nil || string(pod.UID) != i.uid {
-			return errors.New("pod web-0 is gone or replaced, although its kubelet has not reported that the pod stopped")
+			return errors.New("pod web-0 does not exist or was replaced, although its kubelet has not reported that the pod stopped")
 		}
 		return s.checkEntries("web-0", i)
 	})
@@ -153,8 +153,8 @@ func nodeRebooted(ctx context.Context, s *scene) error { return s.reboot(ctx, tr
 
 func nodeReinstalled(ctx context.Context, s *scene) error { return s.reboot(ctx, false) }
 
-// reboot kills all processes of a node at once and starts the node again. If the disk is kept, the kubelet finds its
-// pods there and restarts their containers; otherwise it gets the pods from the API server.
+// reboot kills all processes of a node at once and starts the node again, with an empty disk if keepDisk is false. The kubelet
+// then starts the containers of the same pods again.
 func (s *scene) reboot(ctx context.Context, keepDisk bool) error {
 	before, err := s.placed(ctx, workload{name: "web", replicas: 3, nodes: []string{victimNode}})
 	if err != nil {

@@ -169,5 +169,5 @@ func (t *trial) printLines(text string) {
 		prefix := t.at.String() + "  "
 		text = prefix + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n"+prefix) + "\n"
 	}
-	_, _ = os.Stdout.WriteString(text) // the reader may be gone
+	_, _ = os.Stdout.WriteString(text) // the reader may have exited
 }

@@ -92,7 +92,8 @@ func (s *scene) open(ctx context.Context) error {
 	return nil
 }
 
-// close uncordons the nodes, deletes the namespace, and waits until it is gone, so that the next scenario finds free addresses.
+// close uncordons the nodes and deletes the namespace. It returns when the namespace does not exist, so that the next scenario
+// finds free addresses.
 func (s *scene) close(ctx context.Context) error {
 	// Uncordon the nodes, even if the scenario failed.
 	for _, name := range s.cordoned {
@@ -109,7 +110,7 @@ func (s *scene) close(ctx context.Context) error {
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
-		return fmt.Errorf("the namespace %s is not gone: %v", s.namespace, ns.Status.Conditions)
+		return fmt.Errorf("the namespace %s still exists: %v", s.namespace, ns.Status.Conditions)
 	})
 }
 
@@ -120,7 +121,7 @@ func (s *scene) create(ctx context.Context, obj client.Object) error {
 	return nil
 }
 
-// remove deletes an object and returns when it is gone.
+// remove deletes an object and returns when the object does not exist.
 func (s *scene) remove(ctx context.Context, obj client.Object, options ...client.DeleteOption) error {
 	if err := client.IgnoreNotFound(s.api.Delete(ctx, obj, options...)); err != nil {
 		return fmt.Errorf("delete %T %s: %w", obj, obj.GetName(), err)
@@ -131,7 +132,7 @@ func (s *scene) remove(ctx context.Context, obj client.Object, options ...client
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("check whether %T %s is gone: %w", obj, obj.GetName(), err)
+			return fmt.Errorf("check whether %T %s still exists: %w", obj, obj.GetName(), err)
 		}
 		return fmt.Errorf("%T %s still exists", obj, obj.GetName())
 	})

@@ -84,7 +84,7 @@ func (w *wire) sandboxes(node string) ([]sandbox, error) {
 		if !ok {
 			continue
 		}
-		// A sandbox that is gone has no address, and is left out.
+		// A sandbox that was removed meanwhile has no address, and is left out.
 		if s.addresses, s.mac, err = interfaceOf(s.path); err == nil && len(s.addresses) > 0 {
 			found = append(found, s)
 		}

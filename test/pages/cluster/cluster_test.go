@@ -174,8 +174,8 @@ func (s *site) shell(t *testing.T, namespace string) pages.Shell {
 	return shell
 }
 
-// remove deletes the workloads, pods and FixedIPs of a namespace, and then the namespace. It fails the test if the
-// namespace is not gone in time.
+// remove deletes the Deployments, StatefulSets, pods and FixedIPs of a namespace, and then the namespace. It fails the test if
+// a command fails or the namespace is not deleted in time.
 func remove(t *testing.T, shell pages.Shell, namespace string) {
 	ctx, cancel := context.WithTimeout(context.Background(), stepTimeout)
 	defer cancel()

@@ -139,8 +139,9 @@ func (h *holders) offered(a netip.Addr) {
 	delete(h.clear, a)
 }
 
-// TestBarrierAgainstCilium sends agent barriers to Cilium's own allocator while pods come and go and the labels of the node
-// change. It checks that each barrier is acknowledged, and that no address is judged Clear while a pod has it.
+// TestBarrierAgainstCilium sends agent barriers to Cilium's own allocator while addresses are allocated and released, and the
+// labels of the CiliumNode change. It checks that each barrier is acknowledged, and that no pod has a withdrawn address that
+// was judged Clear, or gets it before it is offered again.
 func TestBarrierAgainstCilium(t *testing.T) {
 	real := cilium()
 	real.refuse(false)

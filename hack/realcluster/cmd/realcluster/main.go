@@ -3,7 +3,7 @@
 
 // Command realcluster starts and stops a cluster of real nodes on this machine; see package realcluster.
 //
-//	realcluster up     starts a cluster, replaces an earlier one, and returns when it is ready
+//	realcluster up     starts a cluster, which replaces an earlier one, and returns when its nodes are ready
 //	realcluster down   stops the cluster and deletes its work folder
 //
 // With --product=none, up returns when the programs of the nodes are started, because nodes become ready only with fixedip.

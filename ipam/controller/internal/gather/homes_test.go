@@ -24,7 +24,8 @@ import (
 	"fixedip.io/fixedip/test/gen"
 )
 
-// TestReports checks that the release of an address is blocked if the agent reports that another pod uses it.
+// TestReports checks that the release of an address is blocked if the agent reports that another pod, or the node itself, uses
+// the address. The reason does not name a pod of another namespace.
 func TestReports(t *testing.T) {
 	const owner = "db/mysql-0"
 	a := netip.MustParseAddr("10.0.1.6")
@@ -109,8 +110,8 @@ func TestHomeMissing(t *testing.T) {
 	}
 }
 
-// TestBarePodsPolicy checks that the annotation of a bare pod is its failover policy, and that the FixedIP keeps its policy if the
-// pod has no annotation or an invalid one: kubectl fixedip move sets the policy in the FixedIP.
+// TestBarePodsPolicy checks that the annotation of a bare pod sets the failover policy, and that the FixedIP keeps its policy
+// if the pod has no annotation or an invalid one: kubectl fixedip move sets the policy in the FixedIP.
 func TestBarePodsPolicy(t *testing.T) {
 	migrate := v1alpha1.Migrate
 	for name, c := range map[string]struct {

@@ -195,7 +195,8 @@ func TestInitialList(t *testing.T) {
 	}
 }
 
-// TestTransforms checks that the cache keeps exactly the fields that the controller reads.
+// TestTransforms checks which fields of bound pods, pods of DaemonSets, Nodes and CiliumEndpoints the cache keeps, and that a
+// second transform changes nothing.
 func TestTransforms(t *testing.T) {
 	at := metav1.Unix(1, 0)
 	full := metav1.ObjectMeta{
