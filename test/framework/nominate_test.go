@@ -55,7 +55,7 @@ func onSSD(t *corev1.PodTemplateSpec) { t.Spec.NodeSelector = map[string]string{
 // TestNominated checks that an orphaned pod is nominated to a node that can run it, and runs on the node that inherits
 // the subnet (finding R1 in docs/project/findings.md).
 func TestNominated(t *testing.T) {
-	const canRun = "no node's subnets contain its address 10.9.0.6 (last on node gone); node %s can run the pod and may inherit the subnet after the grace period"
+	const canRun = "no node's subnets contain the address 10.9.0.6 of the pod (last on node gone); node %s can run the pod and may inherit the subnet after the grace period"
 	waits := func(node string) map[string]string {
 		return map[string]string{"web-0": "Unschedulable: 0/2 nodes are available: *" + fmt.Sprintf(canRun, node)}
 	}
@@ -100,7 +100,7 @@ func TestNominated(t *testing.T) {
 		"no node can run the pod, until one is labelled": {
 			world: orphaned(onSSD),
 			steps: append([]step{
-				{rest: map[string]string{"web-0": "Unschedulable: 0/2 nodes are available: *no node's subnets contain its address 10.9.0.6 (last on node gone), and no node that could inherit the subnet can run the pod now: 1 node(s) didn't match Pod's node affinity/selector, 1 node(s) were unschedulable"},
+				{rest: map[string]string{"web-0": "Unschedulable: 0/2 nodes are available: *no node's subnets contain the address 10.9.0.6 of the pod (last on node gone), and no node that could inherit the subnet can run the pod now: 1 node(s) didn't match Pod's node affinity/selector, 1 node(s) were unschedulable"},
 					before: nominated("", func(s *scene) { s.patch(&corev1.Node{}, "b", `{"metadata":{"labels":{"disk":"ssd"}}}`) })},
 				{rest: waits("b"), before: nominated("b", inherits("b", "10.2.0.0/29"))},
 			}, onB...),

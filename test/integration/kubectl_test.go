@@ -140,7 +140,7 @@ func TestG16KubectlPlugin(t *testing.T) {
 	e.create(placed("other", "node-1", 1, map[string]string{"app": "other"}), waits)
 	e.awaitPods("other-0")
 	e.checkOutput([]string{"explain", "other-0"}, "! The address of the pod is not fixed: its schedulerName is default-scheduler, and the controller has not adopted the address. "+
-		`what helps: set schedulerName: fixedip-scheduler in the pod template, or let the controller adopt the address, by a label that adoption.podSelector selects or the annotation fixedip.io/enabled: "true"`)
+		`what helps: set schedulerName: fixedip-scheduler in the pod template; or let the controller adopt the address: set the annotation fixedip.io/enabled: "true" or a label that adoption.podSelector selects`)
 	e.await("wait for pod waits-0 to exist", func(rows []witness.Row) bool { return e.witness.Pod(namespace, "waits-0") != nil })
 	e.checkOutput([]string{"explain", "waits-0"}, "! The pod waits for default-scheduler, which is not among the known profiles of fixedip-scheduler (fixedip-scheduler). what helps: set schedulerName: fixedip-scheduler in the pod template")
 

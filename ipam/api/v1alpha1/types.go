@@ -231,12 +231,13 @@ type FixedIPStatus struct {
 	// expiresAt is the time at which the addresses are released, unless the workload expects the pod again.
 	// +optional
 	ExpiresAt *metav1.Time `json:"expiresAt,omitempty"`
-	// vacatedBy is the name of the last pod of a slot, once it is gone and the agent of its node has confirmed that
-	// nothing uses the addresses. Another pod of the workload may then take over the slot.
+	// vacatedBy is the name of the last pod of a slot, set when that pod has stopped: it is deleted or has ended, and
+	// the agent of its node has reported that no pod uses the addresses. Another pod of the workload may then take over
+	// the slot.
 	// +optional
 	VacatedBy string `json:"vacatedBy,omitempty"`
-	// movableFor is the UID of a pod that its node cannot take, once the agent of that node has confirmed that nothing
-	// uses the addresses. The pod may then take them to another node. The field stays as long as the pod exists, and
+	// movableFor is the UID of a pod that its node cannot take, once the agent of that node has reported that no
+	// pod uses the addresses. The pod may then take them to another node. The field stays as long as the pod exists, and
 	// after that until the addresses are at home again. It is also set to the last podUID while the addresses, which no
 	// pod uses now, may be away from their home: that pod may have been deleted by force, and still run.
 	// +optional

@@ -113,7 +113,7 @@ func (c *Controller) fixRunning(ctx context.Context, pod *corev1.Pod) (ctrl.Resu
 	}
 	err = c.own(ctx, pod, id, ips, true)
 	if why := adoptionError(""); errors.As(err, &why) {
-		c.Events.Eventf(pod, nil, corev1.EventTypeWarning, "AdoptionFailed", "AdoptAddress", "The IPs of the pod are not adopted: %v", why)
+		c.Events.Eventf(pod, nil, corev1.EventTypeWarning, "AdoptionFailed", "AdoptAddress", "The IPs of the pod are not adopted: %v; the pod runs on without a fixed address, and the controller tries again", why)
 		return ctrl.Result{RequeueAfter: source.ResyncPeriod}, nil
 	}
 	if err == nil {

@@ -52,8 +52,8 @@ func TestAdoption(t *testing.T) {
 		"Pending pod is gone":              {pod: boundPod(has, selected, func(p *corev1.Pod) { p.Status.Phase = corev1.PodPending }), entries: map[string]pool.Entry{has: {}}, gone: true},
 		"not reported by the agent":        {pod: boundPod(has, selected), entries: map[string]pool.Entry{has: {}}, unreported: true},
 		"pod is deleted during the write":  {pod: boundPod(has, selected), entries: map[string]pool.Entry{has: {}}, deleted: true},
-		"IP is reserved for another pod":   {pod: boundPod(has, selected), entries: map[string]pool.Entry{has: {}}, reserved: "db/other-0", event: "Warning AdoptionFailed The IPs of the pod are not adopted: a FixedIP reserves IP 10.0.1.1 for pod db/other-0"},
-		"owned entry of another pod":       {pod: boundPod(has, selected), entries: map[string]pool.Entry{has: pool.ForOwner("db/x")}, event: "Warning AdoptionFailed The IPs of the pod are not adopted: IP 10.0.1.1 on node n belongs to pod db/x"},
+		"IP is reserved for another pod":   {pod: boundPod(has, selected), entries: map[string]pool.Entry{has: {}}, reserved: "db/other-0", event: "Warning AdoptionFailed The IPs of the pod are not adopted: a FixedIP reserves IP 10.0.1.1 for pod db/other-0; the pod runs on without a fixed address, and the controller tries again"},
+		"owned entry of another pod":       {pod: boundPod(has, selected), entries: map[string]pool.Entry{has: pool.ForOwner("db/x")}, event: "Warning AdoptionFailed The IPs of the pod are not adopted: IP 10.0.1.1 on node n belongs to pod db/x; the pod runs on without a fixed address, and the controller tries again"},
 		"another IP is reserved":           {pod: boundPod(has, selected), entries: map[string]pool.Entry{has: {}}, record: recordOf("web-0", "10.0.2.9"), event: "Warning AddressMismatch Pod runs with 10.0.1.1 on node n instead of its reserved IPs (10.0.2.9), for which no pool has an entry that names the pod; the condition Allocated of its FixedIP gives the reason"},
 		"another IP is reserved, Reassign": {pod: boundPod(has, selected), entries: map[string]pool.Entry{has: {}}, record: recordOf("web-0", "10.0.2.9"), failover: v1alpha1.Reassign},
 	} {

@@ -158,7 +158,8 @@ func HolderOf(record *v1alpha1.FixedIP) string {
 	return pool.OwnerKey(record.Namespace, record.Name)
 }
 
-// ofReserved returns the request for a pod that has owned entries or a FixedIP, and none for any other pod.
+// ofReserved returns the request for a pod that has owned entries or a FixedIP with the name of the pod, and none for any other
+// pod. The FixedIP of a slot has another name: without entries, its holder is found by ifLost.
 func (c *Controller) ofReserved(ctx context.Context, obj client.Object) []ctrl.Request {
 	key := client.ObjectKeyFromObject(obj)
 	if len(c.Ledger.Held(key.String())) == 0 && c.Cached.Get(ctx, key, &v1alpha1.FixedIP{}, client.UnsafeDisableDeepCopy) != nil {

@@ -15,6 +15,7 @@ import (
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/core/explain"
+	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
@@ -69,7 +70,16 @@ func TestFindings(t *testing.T) {
 		// The pod has no fixed address, or is bound.
 		"another scheduler, not adopted": {func(w *world) { w.unreserved(); w.Pod.Spec.SchedulerName = "default-scheduler" }, []explain.Finding{
 			wrong("The address of the pod is not fixed: its schedulerName is default-scheduler, and the controller has not adopted the address",
-				`set schedulerName: fixedip-scheduler in the pod template, or let the controller adopt the address, by a label that adoption.podSelector selects or the annotation fixedip.io/enabled: "true"; events of the pod report problems of the adoption`),
+				`set schedulerName: fixedip-scheduler in the pod template; or let the controller adopt the address: set the annotation fixedip.io/enabled: "true" or a label that adoption.podSelector selects (if the adoption fails, an event of the pod gives the reason)`),
+		}},
+		"another scheduler, a slot": {func(w *world) {
+			w.ofDeployment()
+			w.unreserved()
+			w.Pod.Spec.SchedulerName, w.Pod.OwnerReferences[0].Kind = "default-scheduler", "CloneSet"
+			w.Pod.OwnerReferences[0].APIVersion = "apps.kruise.io/v1alpha1"
+			w.Kinds, w.Controllers = identity.NewKinds(identity.Kind{APIGroup: "apps.kruise.io", Kind: "CloneSet", Identity: identity.Slot, Enabled: identity.ByDefault}), identity.NoControllers
+		}, []explain.Finding{
+			wrong("The address of the pod is not fixed: its schedulerName is default-scheduler, and the controller has not adopted the address", "set schedulerName: fixedip-scheduler in the pod template"),
 		}},
 		"a bare pod on a strict node": {func(w *world) {
 			w.unreserved()

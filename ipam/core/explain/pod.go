@@ -26,7 +26,7 @@ import (
 // pod reports on a pod that exists.
 func (e *explanation) pod() {
 	e.Waits = !podutil.IsTerminal(e.Pod) && (e.Pod.Spec.NodeName == "" || !podutil.HasIPs(e.Pod))
-	fixed, err := e.isFixed()
+	_, fixed, err := e.identity()
 	switch {
 	case err != nil:
 		help := "correct the annotation in the pod template or, for a bare pod, on the pod"
@@ -45,15 +45,14 @@ func (e *explanation) pod() {
 	}
 }
 
-// isFixed reports whether the pod has a fixed address according to the configured kinds. If the kinds or the controllers of
-// ReplicaSets are unknown, the default kinds apply instead.
-func (e *explanation) isFixed() (bool, error) {
+// identity returns the identity of the pod, and whether it has a fixed address, according to the configured kinds. If the kinds
+// or the controllers of ReplicaSets are unknown, the default kinds apply instead.
+func (e *explanation) identity() (id identity.Identity, fixed bool, err error) {
 	kinds, controllers := e.Kinds, e.Controllers
 	if len(kinds.All()) == 0 || controllers == nil {
 		kinds, controllers = identity.NewKinds(), identity.NoControllers
 	}
-	_, fixed, err := identity.Of(e.Pod, kinds, controllers)
-	return fixed, err
+	return identity.Of(e.Pod, kinds, controllers)
 }
 
 // ended reports on a pod that has ended (podutil.IsTerminal).
@@ -118,7 +117,11 @@ func (e *explanation) bound() {
 	running := slices.DeleteFunc(slices.Clone(e.reserved), func(a netip.Addr) bool { return !podutil.RunsWith(e.Pod, a) })
 	switch {
 	case len(e.reserved) == 0 && !e.placedByUs():
-		e.wrong(e.schedulerHelp()+", or let the controller adopt the address, by a label that adoption.podSelector selects or the annotation "+identity.AnnotationEnabled+": \"true\"; events of the pod report problems of the adoption",
+		help := e.schedulerHelp()
+		if !e.isSlot() { // the controller adopts no slots
+			help += "; or let the controller adopt the address: set the annotation " + identity.AnnotationEnabled + ": \"true\" or a label that adoption.podSelector selects (if the adoption fails, an event of the pod gives the reason)"
+		}
+		e.wrong(help,
 			"The address of the pod is not fixed: its schedulerName is %s, and the controller has not adopted the address", e.Pod.Spec.SchedulerName)
 	case len(e.reserved) == 0 && e.unpooled:
 		e.fine("The pod is bound to node %s, and no FixedIP reserves an address for it; whether the pool of the node has one for the pod is unknown", node)
@@ -184,14 +187,15 @@ func (e *explanation) overlappingNode() string {
 // isBarePod reports whether the pod has no controller.
 func (e *explanation) isBarePod() bool { return metav1.GetControllerOfNoCopy(e.Pod) == nil }
 
-// isSlot reports whether the addresses of the pod are a slot of its workload. Without a FixedIP, it returns true only for a
-// pod of a ReplicaSet.
+// isSlot reports whether the addresses of the pod are a slot of its workload. Without a FixedIP, the kind of the workload
+// decides; if the kind is unknown, only pods of ReplicaSets count.
 func (e *explanation) isSlot() bool {
 	if e.Record != nil {
 		return e.Record.Spec.AssignedTo == v1alpha1.Slot
 	}
+	id, _, _ := e.identity()
 	owner := metav1.GetControllerOfNoCopy(e.Pod)
-	return owner != nil && identity.OwnerFrom(owner).GroupKind() == identity.ReplicaSets
+	return id.Slot || owner != nil && identity.OwnerFrom(owner).GroupKind() == identity.ReplicaSets
 }
 
 // placedByUs reports whether the pod names a profile of our scheduler.

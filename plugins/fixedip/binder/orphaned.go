@@ -33,9 +33,9 @@ func (p *Plan) ForCandidates() *Plan {
 // refused contains the reasons.
 func (b *Binder) ExplainOrphaned(p *Plan, nominated, refused string) *Refusal {
 	addrs := addressText(p.reservation.addrs)
-	reason := fmt.Sprintf("no node's subnets contain its %s (last on node %s); node %s can run the pod and may inherit the subnet after the grace period", addrs, p.Lost(), nominated)
+	reason := fmt.Sprintf("no node's subnets contain the %s of the pod (last on node %s); node %s can run the pod and may inherit the subnet after the grace period", addrs, p.Lost(), nominated)
 	if nominated == "" {
-		reason = fmt.Sprintf("no node's subnets contain its %s (last on node %s), and no node that could inherit the subnet can run the pod now: %s", addrs, p.Lost(), refused)
+		reason = fmt.Sprintf("no node's subnets contain the %s of the pod (last on node %s), and no node that could inherit the subnet can run the pod now: %s", addrs, p.Lost(), refused)
 	}
 	wake := p.wakeOn().And(metrics.Workload, p.id.Resource()).AndHome(p.reservation.addrs...)
 	if nominated == "" {
