@@ -136,6 +136,23 @@ func TestWake(t *testing.T) {
 				{at: preBind, then: claimed("a", "10.1.0.2")},
 			}, onA...),
 		},
+		"an address that became free on a cordoned node requeues a pod that tolerates the cordon": {
+			world: func(s *scene) {
+				s.node("a", "10.1.0.0/30")
+				s.takes("other-0", "a", "10.1.0.1")
+				s.takes("other-1", "a", "10.1.0.2")
+				s.statefulSet("web", func(t *corev1.PodTemplateSpec) {
+					t.Spec.Tolerations = []corev1.Toleration{{Key: corev1.TaintNodeUnschedulable, Operator: corev1.TolerationOpExists}}
+				})
+			},
+			steps: append([]step{
+				{rest: map[string]string{"web-0": onlyNodeFull}, before: func(s *scene) {
+					s.cordon("a", true)
+					s.frees("a", "10.1.0.2")
+				}},
+				{at: preBind, then: claimed("a", "10.1.0.2")},
+			}, onA...),
+		},
 		"a Node that is created after its CiliumNode requeues the pod": {
 			world: func(s *scene) {
 				fullNode(s)

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	fwk "k8s.io/kube-scheduler/framework"
 
@@ -194,7 +195,7 @@ func (b *Binder) Remove(pod *corev1.Pod) {
 // cycle, because the goroutine of the queue calls them.
 var _ requeue.Domain = &Binder{}
 
-// CanRun reports whether the node exists, is not cordoned, and matches the pod's node selector and required node
+// CanRun reports whether the node exists, is not cordoned for the pod, and matches the pod's node selector and required node
 // affinity. A free address requeues no pod that cannot run on the node of the address.
 func (b *Binder) CanRun(pod *corev1.Pod, name string) bool {
 	node, err := b.Nodes.Get(name)
@@ -202,11 +203,16 @@ func (b *Binder) CanRun(pod *corev1.Pod, name string) bool {
 }
 
 func canRun(pod *corev1.Pod, node *corev1.Node) bool {
-	if node.Spec.Unschedulable {
+	if isCordonedFor(pod, node) {
 		return false
 	}
 	match, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node)
 	return err == nil && match
+}
+
+// isCordonedFor reports whether a node is cordoned, unless the pod tolerates that. Kubernetes decides by the same taint.
+func isCordonedFor(pod *corev1.Pod, node *corev1.Node) bool {
+	return node.Spec.Unschedulable && !corev1helpers.TolerationsTolerateTaint(pod.Spec.Tolerations, &corev1.Taint{Key: corev1.TaintNodeUnschedulable, Effect: corev1.TaintEffectNoSchedule})
 }
 
 // MayUseAfter reports whether a change of a node may allow a refused pod to run there. The queue of waiting pods offers no

@@ -193,7 +193,7 @@ func (b *Binder) Explain(p *Plan, pod *corev1.Pod, refused func(node string) []s
 	case p.Unreserved:
 		return b.explainUnreserved(p, pod), false
 	case p.searching:
-		return &Refusal{Reason: b.explainSlots(p, refused), WakeOn: b.wakeOnFreeAddress(p)}, false
+		return &Refusal{Reason: b.explainSlots(p, pod, refused), WakeOn: b.wakeOnFreeAddress(p)}, false
 	case p.reservation.node == "" && p.lacked.Load():
 		return &Refusal{WakeOn: b.wakeOnFreeAddress(p)}, false
 	case p.reservation.node == "":
@@ -205,10 +205,10 @@ func (b *Binder) Explain(p *Plan, pod *corev1.Pod, refused func(node string) []s
 		// The node has become unavailable since Find.
 		return &Refusal{WakeOn: b.wakeOnOwnNode(p)}, false
 	case unavailable != "":
-		return &Refusal{Reason: p.ownedByPrefix() + b.unavailableReason(p, unavailable, refused), WakeOn: b.wakeOnOtherNodes(p)}, false
+		return &Refusal{Reason: p.ownedByPrefix() + b.unavailableReason(p, pod, unavailable, refused), WakeOn: b.wakeOnOtherNodes(p)}, false
 	}
 	node := b.node(p.reservation.node)
-	reason, remedy := hindrance(node, refused(node.Name))
+	reason, remedy := hindrance(pod, node, refused(node.Name))
 	if p.failover != "" {
 		return &Refusal{Reason: p.ownedByPrefix() + reason + remedy + "; no other node can take the pod now", WakeOn: b.wakeOnOtherNodes(p)}, false
 	}
@@ -226,22 +226,22 @@ func (b *Binder) Explain(p *Plan, pod *corev1.Pod, refused func(node string) []s
 
 // unavailableReason returns why neither the node of the reservation nor another node of the plan can take the pod, as the
 // end of the sentence that ownedByPrefix begins. unavailable is the reason that nodeUnavailable returns.
-func (b *Binder) unavailableReason(p *Plan, unavailable string, refused func(string) []string) string {
+func (b *Binder) unavailableReason(p *Plan, pod *corev1.Pod, unavailable string, refused func(string) []string) string {
 	home := b.node(p.home)
 	if home == nil {
 		return unavailable + "; no other node can take the pod now"
 	}
-	reason, remedy := hindrance(home, refused(home.Name))
+	reason, remedy := hindrance(pod, home, refused(home.Name))
 	return fmt.Sprintf("does not exist; the address was migrated to that node and returns to its home node %s, which %s%s", p.home, reason, remedy)
 }
 
 // hindrance returns why a node cannot take a pod. refused contains the reasons of the filters. remedy is the action or
 // event that helps; empty if the reasons of the filters suggest none.
-func hindrance(node *corev1.Node, refused []string) (reason, remedy string) {
+func hindrance(pod *corev1.Pod, node *corev1.Node, refused []string) (reason, remedy string) {
 	switch {
 	case !nodeutil.IsReady(node):
 		return "is not ready", "; the pod can be placed there when that node is ready"
-	case node.Spec.Unschedulable:
+	case isCordonedFor(pod, node):
 		return "is cordoned", "; uncordon that node"
 	case slices.ContainsFunc(refused, aboutVolume):
 		return "can't take the pod: " + strings.Join(refused, ", "), "; delete the FixedIP to release the address, or provide the volume on that node"

@@ -209,11 +209,11 @@ func (p *Plan) fitsSlot(node string) error {
 }
 
 // explainSlots returns why none of the nodes with a free slot can take the pod.
-func (b *Binder) explainSlots(p *Plan, refused func(string) []string) string {
+func (b *Binder) explainSlots(p *Plan, pod *corev1.Pod, refused func(string) []string) string {
 	existing := slices.DeleteFunc(slices.Clone(p.slots), func(f freeSlot) bool { return b.node(f.node) == nil })
 	var parts []string
 	for _, f := range existing[:min(shownSlots, len(existing))] {
-		reason, remedy := hindrance(b.node(f.node), refused(f.node))
+		reason, remedy := hindrance(pod, b.node(f.node), refused(f.node))
 		parts = append(parts, fmt.Sprintf("%s %s to node %s, which %s%s", address.Join(f.addrs), verb(f.addrs, "belongs", "belong"), f.node, reason, remedy))
 	}
 	if more := len(existing) - shownSlots; more > 0 {

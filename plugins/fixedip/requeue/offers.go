@@ -18,7 +18,7 @@ import (
 // Domain makes the decisions of a Queue that depend on the state of the cluster. One goroutine calls it, without the lock
 // of the Queue.
 type Domain interface {
-	// CanRun reports whether the node exists, is not cordoned, and has labels with which the pod may run there.
+	// CanRun reports whether the node exists, is not cordoned for the pod, and has labels with which the pod may run there.
 	CanRun(pod *corev1.Pod, node string) bool
 	// HasFreeAddress reports whether the free addresses of the node help the pod, which waits for wanted.
 	HasFreeAddress(pod *corev1.Pod, wanted FreeAddress, node string) bool
