@@ -46,10 +46,11 @@ func TestMove(t *testing.T) {
 			func(_ *world, in *explain.MoveInputs) { in.Failover = v1alpha1.Migrate }, explain.MovePlan{Steps: all},
 		},
 		"a bare pod": {
-			func(w *world, _ *explain.MoveInputs) {
+			func(w *world, in *explain.MoveInputs) {
+				in.NoWorkload = true
 				w.Record.Spec.Owner = v1alpha1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "mysql-0"}
 			},
-			explain.MovePlan{SetsPolicy: true, Steps: append(append([]string{}, all...), "# The failover policy of FixedIP mysql-0 stays Migrate until you change spec.failover.")},
+			explain.MovePlan{SetsPolicy: true, Steps: append(slices.Insert(slices.Clone(all), 2, "# Create pod mysql-0 again: no controller does that."), "# The failover policy of FixedIP mysql-0 stays Migrate until you change spec.failover.")},
 		},
 		"the node is cordoned and the pod waits": {
 			func(w *world, in *explain.MoveInputs) {
@@ -89,7 +90,7 @@ func TestMove(t *testing.T) {
 		},
 		"the affinity of the pod excludes the node": {
 			func(w *world, _ *explain.MoveInputs) { w.Pod.Spec.NodeSelector = map[string]string{"disk": "fast"} },
-			problem("The node affinity of pod mysql-0 excludes node node-2", "change spec.nodeSelector or spec.affinity in the pod template"),
+			problem("The node affinity of pod mysql-0 excludes node node-2", "change spec.nodeSelector or spec.affinity in the pod template or, for a bare pod, when you create the pod again"),
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
