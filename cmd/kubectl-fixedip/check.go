@@ -14,7 +14,6 @@ import (
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -137,7 +136,8 @@ func (c *cluster) objects(ctx context.Context) (o check.Objects, err error) {
 		return o, fmt.Errorf("list pods: %w", err)
 	}
 	var endpoints ciliumv2.CiliumEndpointList
-	if err := c.api.List(ctx, &endpoints); err != nil && !meta.IsNoMatchError(err) {
+	// Cilium may run without CiliumEndpoints.
+	if err := c.api.List(ctx, &endpoints); err != nil && !notServed(err) {
 		return o, fmt.Errorf("list CiliumEndpoints: %w", err)
 	}
 	if o.Pools, o.FixedIPs, err = c.pools(ctx); err != nil {

@@ -216,9 +216,12 @@ func TestFixLeakedEntry(t *testing.T) {
 	for name, c := range map[string]struct {
 		workload string
 		objects  []client.Object
-		want     string
-		fails    bool
+		// noEndpoints is true if the API server does not serve CiliumEndpoints.
+		noEndpoints bool
+		want        string
+		fails       bool
 	}{
+		"without CiliumEndpoints":                        {workload: "db/StatefulSet/web", noEndpoints: true, want: released},
 		"of a StatefulSet that does not exist":           {workload: "db/StatefulSet/web", want: released},
 		"of a ReplicationController that does not exist": {workload: "db/ReplicationController/web", want: released},
 		"of a ReplicationController that exists": {
@@ -236,6 +239,9 @@ func TestFixLeakedEntry(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cluster := fakeCluster(t, append(c.objects, pooled(map[string]string{"10.0.1.9": "db/web-0 " + c.workload}))...)
+			if c.noEndpoints {
+				cluster = failing(t, cluster, &ciliumv2.CiliumEndpointList{}, apierrors.NewNotFound(schema.GroupResource{Resource: "ciliumendpoints"}, ""))
+			}
 			got, err := fixed(t, cluster, identity.Report)
 			if (err != nil) != c.fails {
 				t.Errorf("got the error %v, want an error: %v", err, c.fails)

@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -119,8 +118,7 @@ func listError(objects string, err error) error {
 	case "FixedIPs", "NodeSubnets":
 		missing = "the CRDs of fixedip"
 	}
-	// Depending on how the client discovers kinds, a request for a kind without a CRD fails with NoMatch or with NotFound.
-	if missing != "" && (meta.IsNoMatchError(err) || apierrors.IsNotFound(err)) {
+	if missing != "" && notServed(err) {
 		return fmt.Errorf("list %s: the API server does not serve this kind; install %s: %w", objects, missing, err)
 	}
 	return fmt.Errorf("list %s: %w", objects, err)

@@ -13,13 +13,14 @@ import (
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
+	"fixedip.io/fixedip/ipam/core/check"
 	"fixedip.io/fixedip/ipam/core/explain"
 	"fixedip.io/fixedip/ipam/core/status"
 	"fixedip.io/fixedip/ipam/core/subnetmap"
 )
 
 // TestDocumented checks that the reference page names every command, every symbol of map, and the fields of the outputs of
-// all commands except check and reserve.
+// all commands except reserve.
 func TestDocumented(t *testing.T) {
 	content, err := os.ReadFile(filepath.Join("..", "..", "docs", "reference", "kubectl-fixedip.md"))
 	if err != nil {
@@ -45,7 +46,7 @@ func TestDocumented(t *testing.T) {
 		t.Errorf("checked %d commands, want at least 10", commands)
 	}
 	fields := 0
-	for _, shape := range []any{fixedAddress{}, nodeUse{}, subnetmap.Node{}, status.Report{}, versions{}, explain.Report{}, explain.MovePlan{}, drainReport{}, releasePlan{}, adoptionReport{}} {
+	for _, shape := range []any{fixedAddress{}, nodeUse{}, subnetmap.Node{}, status.Report{}, versions{}, explain.Report{}, explain.MovePlan{}, drainReport{}, releasePlan{}, adoptionReport{}, check.Problem{}} {
 		for _, field := range jsonFields(reflect.TypeOf(shape)) {
 			fields++
 			if !strings.Contains(page, "`"+field+"`") {

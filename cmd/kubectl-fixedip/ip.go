@@ -15,8 +15,6 @@ import (
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
@@ -96,7 +94,7 @@ func (c *cluster) addressInputs(ctx context.Context, a netip.Addr) (in explain.A
 	}
 	var endpoints ciliumv2.CiliumEndpointList
 	// Cilium may run without CiliumEndpoints.
-	if err := c.list(ctx, &left, "CiliumEndpoints", &endpoints); err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
+	if err := c.list(ctx, &left, "CiliumEndpoints", &endpoints); err != nil && !notServed(err) {
 		return in, err
 	}
 	var events corev1.EventList

@@ -29,6 +29,7 @@ func TestMoveCommand(t *testing.T) {
 `
 	const stays = "  # The failover policy of StatefulSet web stays Migrate until you change the annotation fixedip.io/failover.\n"
 	const inRecord = "  # The failover policy of FixedIP web-0 stays Migrate until you change spec.failover.\n"
+	again := strings.Replace(steps, "  # The scheduler", "  # Create pod web-0 again: no controller does that.\n  # The scheduler", 1)
 	for name, c := range map[string]struct {
 		to     string
 		config string
@@ -52,14 +53,14 @@ func TestMoveCommand(t *testing.T) {
 		"the policy of the configuration": {to: "node-2", config: "allowAddressMigration: true\nfailover: Migrate\n", want: result{Out: steps}},
 		"the workload is gone": {
 			to: "node-2", gone: true, o: changes{yes: true}, policy: v1alpha1.Migrate,
-			want: result{Out: steps + inRecord, ErrOut: "The failover policy of FixedIP db/web-0 is Migrate now.\n"},
+			want: result{Out: again + inRecord, ErrOut: "The failover policy of FixedIP db/web-0 is Migrate now.\n"},
 		},
 		"a bare pod": {
 			to: "node-2", o: changes{yes: true}, policy: v1alpha1.Migrate,
 			change: func(f *v1alpha1.FixedIP) {
 				f.Spec.Owner = v1alpha1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "web-0"}
 			},
-			want: result{Out: steps + inRecord, ErrOut: "The failover policy of FixedIP db/web-0 is Migrate now.\n"},
+			want: result{Out: again + inRecord, ErrOut: "The failover policy of FixedIP db/web-0 is Migrate now.\n"},
 		},
 		"not allowed": {
 			to: "node-2", config: clusterPools, o: changes{yes: true},

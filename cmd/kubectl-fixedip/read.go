@@ -11,6 +11,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
+// notServed reports whether err means that the API server does not serve a kind. Depending on how the client discovers kinds,
+// a request for a kind without a CRD fails with NoMatch or with NotFound.
+func notServed(err error) bool { return meta.IsNoMatchError(err) || apierrors.IsNotFound(err) }
+
 // omissions names the objects that a command leaves out because they cannot be read, each with the reason, such as
 // "CiliumNodes (forbidden)".
 type omissions []string

@@ -37,6 +37,8 @@ type releasePlan struct {
 
 	record *v1alpha1.FixedIP
 	pod    *corev1.Pod
+	// deletesPod is true if the effects say that the pod is deleted.
+	deletesPod bool
 }
 
 func releaseCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
@@ -65,10 +67,10 @@ Exit code 0: the FixedIPs are deleted, or --dry-run was set. 2: the command fail
 			if err != nil {
 				return err
 			}
-			return c.releaseAll(ctx, streams, plans, restart, o)
+			return c.releaseAll(ctx, streams, plans, o)
 		}),
 	}
-	cmd.Flags().BoolVar(&restart, "restart-pod", false, "Also delete the pods that the FixedIPs name, so that their workloads create them again with other addresses; a bare pod is not created again")
+	cmd.Flags().BoolVar(&restart, "restart-pod", false, "Also delete the pods that block the release of the addresses, so that their workloads create them again with other addresses; a bare pod is not created again")
 	o.addFlags(cmd)
 	return cmd
 }
@@ -95,14 +97,14 @@ func (c *cluster) planRelease(ctx context.Context, names []string, restart bool)
 		if p.pod != nil {
 			p.Pod = p.pod.Namespace + "/" + p.pod.Name
 		}
-		p.Effects = explain.Release(in)
+		p.Effects, p.deletesPod = explain.Release(in)
 		plans = append(plans, p)
 	}
 	return plans, nil
 }
 
 // releaseAll shows the plans, asks for confirmation, and deletes the FixedIPs. A dry run only shows the plans.
-func (c *cluster) releaseAll(ctx context.Context, streams genericiooptions.IOStreams, plans []releasePlan, restart bool, o changes) error {
+func (c *cluster) releaseAll(ctx context.Context, streams genericiooptions.IOStreams, plans []releasePlan, o changes) error {
 	shown := streams.Out
 	if o.output != "" || !o.dryRun {
 		// Out is for the result. In a dry run without --output, the plans are the result.
@@ -122,7 +124,7 @@ func (c *cluster) releaseAll(ctx context.Context, streams genericiooptions.IOStr
 	}
 	var failed error
 	for i := range plans {
-		failed = errors.Join(failed, c.releaseOne(ctx, &plans[i], restart))
+		failed = errors.Join(failed, c.releaseOne(ctx, &plans[i]))
 	}
 	return errors.Join(failed, write(streams.Out, o.output, listOf(plans), func(out io.Writer) error {
 		for _, p := range plans {
@@ -137,15 +139,15 @@ func (c *cluster) releaseAll(ctx context.Context, streams genericiooptions.IOStr
 	}))
 }
 
-// releaseOne deletes the FixedIP of a plan and, if restart is true, its pod. The UIDs are preconditions: other objects with
+// releaseOne deletes the FixedIP of a plan and, if the plan says so, its pod. The UIDs are preconditions: other objects with
 // these names were not shown to the user.
-func (c *cluster) releaseOne(ctx context.Context, p *releasePlan, restart bool) error {
+func (c *cluster) releaseOne(ctx context.Context, p *releasePlan) error {
 	err := c.api.Delete(ctx, p.record, client.Preconditions{UID: &p.record.UID})
 	if err = client.IgnoreNotFound(err); err != nil {
 		return fmt.Errorf("delete FixedIP %s: %w", p.FixedIP, conflictText(err))
 	}
 	p.Released = true
-	if !restart || p.pod == nil {
+	if !p.deletesPod {
 		return nil
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.pod.Namespace, Name: p.pod.Name}}

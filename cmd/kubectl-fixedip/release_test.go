@@ -37,8 +37,10 @@ func TestReleaseCommand(t *testing.T) {
 	for name, c := range map[string]struct {
 		names   []string
 		restart bool
-		o       changes
-		want    result
+		// bare is true if pod web-0 is a bare pod that runs with 10.0.1.9.
+		bare bool
+		o    changes
+		want result
 		// left contains the names of the pods, and then those of the FixedIPs, that exist afterwards.
 		left string
 	}{
@@ -57,9 +59,16 @@ func TestReleaseCommand(t *testing.T) {
 		"with the pod": {
 			names: []string{"web-0"}, o: changes{yes: true}, restart: true,
 			want: result{
-				ErrOut: "FixedIP db/web-0: 10.0.1.6\n  Pod db/web-0 on node node-1 is deleted. When it has stopped, 10.0.1.6 is released.\n  StatefulSet web exists: the next pod web-0 gets another address.\n",
+				ErrOut: "FixedIP db/web-0: 10.0.1.6\n  Pod db/web-0 is deleted. When it has stopped, 10.0.1.6 is released.\n  StatefulSet web exists: the next pod web-0 gets another address.\n",
 				Out:    "FixedIP db/web-0 deleted\nPod db/web-0 deleted\n",
 			}, left: "web-1",
+		},
+		"with the pod, which is a bare pod and runs with another address": {
+			names: []string{"web-0"}, o: changes{yes: true}, restart: true, bare: true,
+			want: result{
+				ErrOut: "FixedIP db/web-0: 10.0.1.6\n  Pod db/web-0 does not run with 10.0.1.6. 10.0.1.6 is released.\n",
+				Out:    "FixedIP db/web-0 deleted\n",
+			}, left: "web-0 web-1",
 		},
 		"as JSON": {
 			names: []string{"web-1"}, o: changes{dryRun: true, output: inJSON},
@@ -88,12 +97,17 @@ func TestReleaseCommand(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			second := gen.FixedIP("web-1", gen.Owner("web"), func(f *v1alpha1.FixedIP) { f.Spec.IPs, f.UID = []string{"10.0.1.7"}, "uid-1" })
 			first := gen.FixedIP("web-0", gen.Owner("web"), func(f *v1alpha1.FixedIP) { f.UID = "uid-0" })
-			cluster := fakeCluster(t, first, second, gen.Pod("web-0", gen.On("node-1", "10.0.1.6"), gen.Running, gen.Controlled("web", "1")), gen.StatefulSet("db", "web", 2))
+			pod := gen.Pod("web-0", gen.On("node-1", "10.0.1.6"), gen.Running, gen.Controlled("web", "1"))
+			if c.bare {
+				first.Spec.Owner, pod.OwnerReferences = v1alpha1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "web-0"}, nil
+				pod.Status.PodIPs[0].IP = "10.0.1.9"
+			}
+			cluster := fakeCluster(t, first, second, pod, gen.StatefulSet("db", "web", 2))
 			cluster.namespace = "db"
 			streams, out, errOut := streamsFor()
 			plans, err := cluster.planRelease(t.Context(), c.names, c.restart)
 			if err == nil {
-				err = cluster.releaseAll(t.Context(), streams, plans, c.restart, c.o)
+				err = cluster.releaseAll(t.Context(), streams, plans, c.o)
 			}
 			if diff := cmp.Diff(c.want, resultOf(out, errOut, err)); diff != "" {
 				t.Errorf("result (-want +got):\n%s", diff)
@@ -138,7 +152,7 @@ func TestReleaseOfAnotherPod(t *testing.T) {
 	}})
 	streams, _, _ := streamsFor()
 	const want = "delete pod db/web-0: another object has this name now, and was not deleted; run the command again: "
-	if err := cluster.releaseAll(t.Context(), streams, plans, true, changes{yes: true}); err == nil || !strings.HasPrefix(err.Error(), want) {
+	if err := cluster.releaseAll(t.Context(), streams, plans, changes{yes: true}); err == nil || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("got the error %v, want %s", err, want)
 	}
 	if pod, err := get(t.Context(), cluster, "db", "web-0", &corev1.Pod{}); err != nil || pod == nil {

@@ -13,8 +13,6 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
@@ -201,7 +199,7 @@ func (c *cluster) ownerFor(r reservation) (v1alpha1.OwnerReference, error) {
 		}
 		mapping, err := c.api.RESTMapper().RESTMapping(gk)
 		switch {
-		case meta.IsNoMatchError(err), apierrors.IsNotFound(err):
+		case notServed(err):
 			continue
 		case err != nil:
 			return v1alpha1.OwnerReference{}, fmt.Errorf("look up the kind %s: %w", gk, err)

@@ -18,7 +18,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/util/duration"
@@ -201,7 +200,7 @@ func (r *reader) read(what string, err error) {
 		if !slices.ContainsFunc(r.in.Unread, func(u status.Unread) bool { return u.What == what }) {
 			r.in.Unread = append(r.in.Unread, status.Unread{What: what, Why: err.Error()})
 		}
-	case meta.IsNoMatchError(err) || apierrors.IsNotFound(err):
+	case notServed(err):
 		r.in.MissingKinds = append(r.in.MissingKinds, what)
 	case r.failed == nil:
 		r.failed = fmt.Errorf("read %s: %w", what, err)

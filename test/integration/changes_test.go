@@ -71,7 +71,7 @@ func TestKubectlChanges(t *testing.T) {
 	e.cordonOthers(nodes, "")
 
 	e.exits("", 2, []string{"release", "web-0"})
-	e.exits("", 0, []string{"release", "web-0", "--dry-run", "--restart-pod"}, "Pod default/web-0 on node node-2 is deleted. When it has stopped, "+ip+" is released.", "Dry run: nothing was changed.")
+	e.exits("", 0, []string{"release", "web-0", "--dry-run", "--restart-pod"}, "Pod default/web-0 is deleted. When it has stopped, "+ip+" is released.", "Dry run: nothing was changed.")
 	e.exits("", 0, []string{"release", "web-0", "--yes", "--restart-pod"}, "FixedIP default/web-0 deleted", "Pod default/web-0 deleted")
 	e.await("wait for web-0 to run with another address", func(rows []witness.Row) bool {
 		pod := e.witness.Pod(namespace, "web-0")

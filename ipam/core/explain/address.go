@@ -144,6 +144,9 @@ func entryText(e pool.Entry, now time.Time) string {
 		return "dynamic: for any pod of the node"
 	case pool.Cooldown:
 		text := "cooldown"
+		if e.IsWithdrawn() {
+			text = "withdrawal of a surplus address without a cooldown"
+		}
 		if e.Pod() != "" {
 			text += " after the release from pod " + e.Pod()
 		}
@@ -152,7 +155,11 @@ func entryText(e pool.Entry, now time.Time) string {
 		}
 		return text
 	case pool.Moved:
-		return fmt.Sprintf("moved: the pool of node %s carries the address of pod %s, or is about to", cmp.Or(e.Node(), "(unknown)"), cmp.Or(e.Pod(), "(unknown)"))
+		text := "moved: the pool of node %s carries the address of pod %s, or is about to"
+		if e.Leaving {
+			text = "moved: the pool of node %s carries the address of pod %s, which is about to leave that pool"
+		}
+		return fmt.Sprintf(text, cmp.Or(e.Node(), "(unknown)"), cmp.Or(e.Pod(), "(unknown)"))
 	case pool.MoveTarget:
 		return fmt.Sprintf("move-target: the address of pod %s is about to arrive from another node", cmp.Or(e.Pod(), "(unknown)"))
 	case pool.NodeOwned:

@@ -39,10 +39,20 @@ func TestAddress(t *testing.T) {
 	mine := map[string]pool.Entry{"10.0.1.6": pool.OwnedEntry(gen.Namespace, "web-0", "StatefulSet", "web")}
 	subnet := explain.Fact{What: "Subnet", Is: "10.0.1.0/24 of node node-1"}
 	address := explain.Fact{What: "Address", Is: "10.0.1.6"}
-	for name, c := range map[string]struct {
+	type row struct {
 		in   explain.AddressInputs
 		want explain.Report
-	}{
+	}
+	entry := func(e pool.Entry, text string) row {
+		return row{
+			explain.AddressInputs{Pools: pools("10.0.1.0/24", map[string]pool.Entry{"10.0.1.6": e})},
+			explain.Report{
+				Facts:    []explain.Fact{address, {What: "Entry", Is: "node node-1: " + text}, subnet},
+				Findings: []explain.Finding{{Text: "No pod has 10.0.1.6, and no FixedIP reserves it"}},
+			},
+		}
+	}
+	for name, c := range map[string]row{
 		"a pod has its fixed address": {
 			explain.AddressInputs{Pools: pools("10.0.1.0/24", mine, gen.UsedBy("db/web-0", "10.0.1.6")), Records: []v1alpha1.FixedIP{*web}, Pods: []corev1.Pod{run("web-0")}},
 			explain.Report{Facts: []explain.Fact{
@@ -106,6 +116,12 @@ func TestAddress(t *testing.T) {
 				Findings: []explain.Finding{{Text: "No pod has 10.0.1.6, and no FixedIP reserves it"}},
 			},
 		},
+		"moved":       entry(pool.MovedEntry("node-2", "db/web-0"), "moved: the pool of node node-2 carries the address of pod db/web-0, or is about to"),
+		"leaving":     entry(pool.LeavingEntry("node-2", "db/web-0"), "moved: the pool of node node-2 carries the address of pod db/web-0, which is about to leave that pool"),
+		"move-target": entry(pool.MoveTargetEntry("db/web-0"), "move-target: the address of pod db/web-0 is about to arrive from another node"),
+		"foreign":     entry(pool.ForOwner("my-program"), `foreign: owner "my-program", written by a person or another program; fixedip never changes it`),
+		"node-owned":  entry(pool.ForOwner("router"), "node-owned: router"),
+		"withdrawn":   entry(pool.WithdrawnEntry(at.Add(-20*time.Second)), "withdrawal of a surplus address without a cooldown, begun 20s ago"),
 		"in no subnet": {
 			explain.AddressInputs{Pools: pools("10.0.2.0/24", nil)},
 			explain.Report{

@@ -79,9 +79,9 @@ func Drain(in DrainInputs) ([]DrainedPod, Report) {
 	}
 	var drained []DrainedPod
 	waiting := 0
-	// covered contains the pods of each budget. waitingOf contains those of them whose replacements wait for the node. Key:
-	// the budget. Value: the pods.
-	covered, waitingOf := map[string][]string{}, map[string][]string{}
+	// covered contains the pods of each budget. waitingOf contains those of them whose replacements wait for the node, and
+	// policies the failover policies of the latter. Key: the budget.
+	covered, waitingOf, policies := map[string][]string{}, map[string][]string{}, map[string][]string{}
 	for i := range in.Pods {
 		key := pool.OwnerKey(in.Pods[i].Namespace, in.Pods[i].Name)
 		record := records[key]
@@ -95,7 +95,7 @@ func Drain(in DrainInputs) ([]DrainedPod, Report) {
 				d.Budgets = append(d.Budgets, name)
 				covered[name] = append(covered[name], key)
 				if d.Waits {
-					waitingOf[name] = append(waitingOf[name], key)
+					waitingOf[name], policies[name] = append(waitingOf[name], key), append(policies[name], d.Policy)
 				}
 			}
 		}
@@ -114,7 +114,7 @@ func Drain(in DrainInputs) ([]DrainedPod, Report) {
 		slices.Sort(waitingOf[name])
 		switch allowed := int(b.Status.DisruptionsAllowed); {
 		case len(waitingOf[name]) > allowed:
-			r.wrong("set the annotation "+identity.AnnotationFailover+" on the workload to Reassign (another address) or, if the routing carries single addresses, to Migrate",
+			r.wrong(in.waitHelp(policies[name]),
 				"The drain stops at PodDisruptionBudget %s (disruptions allowed now: %d); these pods stay Pending and count as disrupted until the node is uncordoned or, if it is deleted, until another node can run them (see subnets.orphanedPolicy): %s", name, allowed, strings.Join(waitingOf[name], ", "))
 		case allowed == 0 && len(covered[name]) > 0:
 			r.wrong("wait until the budget allows a disruption, or change it", "The drain stops at PodDisruptionBudget %s, which allows no disruption now; its pods with fixed addresses on the node: %s", name, strings.Join(covered[name], ", "))
@@ -130,6 +130,19 @@ func Drain(in DrainInputs) ([]DrainedPod, Report) {
 		r.fine("No failover policy makes a pod with a fixed address wait for the node")
 	}
 	return drained, r
+}
+
+// waitHelp returns the advice for pods that wait for the node, by their failover policies. Another policy does not help pods
+// that wait because no other node can take them.
+func (in DrainInputs) waitHelp(policies []string) string {
+	const reassign = "set the annotation " + identity.AnnotationFailover + " on the workload to Reassign (another address)"
+	switch {
+	case slices.Contains(policies, string(v1alpha1.Wait)):
+		return reassign + " or, if the routing carries single addresses, to Migrate"
+	case slices.Contains(policies, string(v1alpha1.Migrate)) && !ptr.Deref(in.MigrationAllowed, true):
+		return reassign
+	}
+	return "uncordon or add a node that can take the pods"
 }
 
 // staysOnDrain reports whether kubectl drain does not evict a pod: it belongs to a DaemonSet, or it is the mirror of a
@@ -174,7 +187,7 @@ func (in DrainInputs) drainedPod(record *v1alpha1.FixedIP) DrainedPod {
 // whyWaits returns why the pod of a FixedIP waits for the node although its failover policy is Migrate or, if reassign is
 // true, Reassign; empty if no reason is known. The requests and the affinity of the pod are not taken into account.
 func (in DrainInputs) whyWaits(pod string, record *v1alpha1.FixedIP, reassign bool) string {
-	if !reassign && in.MigrationAllowed != nil && !*in.MigrationAllowed {
+	if !reassign && !ptr.Deref(in.MigrationAllowed, true) {
 		return "waits, because allowAddressMigration is false"
 	}
 	if in.Nodes == nil {

@@ -75,6 +75,10 @@ func TestDrain(t *testing.T) {
 	daemon.OwnerReferences = []metav1.OwnerReference{{Kind: "DaemonSet", Name: "mysql", Controller: ptr.To(true)}}
 	static := pod("mysql-1")
 	static.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "x"}
+	none := []policyv1.PodDisruptionBudget{budget("mysql", "mysql", 0)}
+	stopped := func(help string) explain.Finding {
+		return wrong("The drain stops at PodDisruptionBudget db/mysql (disruptions allowed now: 0); these pods stay Pending and count as disrupted until the node is uncordoned or, if it is deleted, until another node can run them (see subnets.orphanedPolicy): db/mysql-0", help)
+	}
 	for name, c := range map[string]struct {
 		in       explain.DrainInputs
 		rows     []explain.DrainedPod
@@ -136,6 +140,16 @@ func TestDrain(t *testing.T) {
 		"Migrate is not allowed": {
 			explain.DrainInputs{Pods: two[1:], Records: both(v1alpha1.Migrate, false), MigrationAllowed: ptr.To(false), Nodes: nodes},
 			[]explain.DrainedPod{row("mysql-0", "Migrate", "waits, because allowAddressMigration is false")}, []explain.Finding{{Text: one}},
+		},
+		"Migrate is not allowed, and a budget allows no disruption": {
+			explain.DrainInputs{Pods: two[1:], Records: both(v1alpha1.Migrate, false), MigrationAllowed: ptr.To(false), Nodes: nodes, Budgets: none},
+			[]explain.DrainedPod{row("mysql-0", "Migrate", "waits, because allowAddressMigration is false", "db/mysql")},
+			[]explain.Finding{stopped("set the annotation fixedip.io/failover on the workload to Reassign (another address)"), {Text: one}},
+		},
+		"Reassign, no other node takes pods, and a budget allows no disruption": {
+			explain.DrainInputs{Pods: two[1:], Records: both(v1alpha1.Reassign, false), Nodes: alone, Budgets: none},
+			[]explain.DrainedPod{row("mysql-0", "Reassign", "waits, because no other node is ready and not cordoned", "db/mysql")},
+			[]explain.Finding{stopped("uncordon or add a node that can take the pods"), {Text: one}},
 		},
 		"Migrate is allowed, and a volume can be used on another node": {
 			explain.DrainInputs{Pods: two[1:], Records: both(v1alpha1.Migrate, false), MigrationAllowed: ptr.To(true), Nodes: nodes, Volumes: volume("b")},

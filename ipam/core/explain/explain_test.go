@@ -29,7 +29,9 @@ func TestFindings(t *testing.T) {
 	const (
 		failoverHelp = "set the annotation fixedip.io/failover on the workload of the pod to Reassign (another address) or, if the routing carries single addresses, to Migrate"
 		kindHelp     = "if the kind of the pod's workload is not configured, add it to workloads in the configuration of fixedip"
-		lostHelp     = `see the events of the pod: the controller restores a lost entry, or evicts the pod so that the next pod gets an address; if StatefulSets are configured with enabled: ByAnnotation, only pods with the annotation fixedip.io/enabled: "true" have fixed addresses`
+		lostBegin    = "see the events of the pod: the controller restores a lost entry, or evicts the pod unless it is a bare pod or its mismatch policy is Report; otherwise kubectl -n db delete pod mysql-0"
+		lostEnd      = `, so that the next pod gets an address; if StatefulSets are configured with enabled: ByAnnotation, only pods with the annotation fixedip.io/enabled: "true" have fixed addresses`
+		lostHelp     = lostBegin + lostEnd
 		evictedHelp  = "kubectl -n db delete pod mysql-0; the controller evicts the pod after --mismatch-grace-period, unless it is a bare pod or its mismatch policy is Report"
 		blockedHelp  = "if the release takes long: kubectl -n db describe fixedip mysql-0 shows what blocks it"
 		leaderHelp   = "check the pods of fixedip-controller; ignore this if --enable-leader-election is false"
@@ -149,6 +151,12 @@ func TestFindings(t *testing.T) {
 		}},
 		"placed without a claim": {func(w *world) { w.unreserved() }, []explain.Finding{
 			wrong("The pod is bound to node node-1, but neither a pool entry nor a FixedIP reserves an address for it", lostHelp),
+		}},
+		"a bare pod that opts in, placed without a claim": {func(w *world) {
+			w.unreserved()
+			w.Pod.OwnerReferences, w.Pod.Annotations = nil, map[string]string{"fixedip.io/enabled": "true"}
+		}, []explain.Finding{
+			wrong("The pod is bound to node node-1, but neither a pool entry nor a FixedIP reserves an address for it", lostBegin+", and create the pod again"+lostEnd),
 		}},
 		"not running yet": {func(w *world) { w.Pod.Status.PodIPs = nil }, []explain.Finding{
 			ok("The pod is bound to node node-1 and has no IP yet; the pool of the node has its address 10.0.1.6"),

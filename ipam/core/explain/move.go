@@ -113,7 +113,7 @@ func (in MoveInputs) checkPod(r *Report, target *corev1.Node) {
 		return
 	}
 	if match, err := nodeaffinity.GetRequiredNodeAffinity(in.Pod).Match(target); err != nil || !match {
-		r.wrong("change spec.nodeSelector or spec.affinity in the pod template", "The node affinity of pod %s excludes node %s", in.Pod.Name, in.To)
+		r.wrong("change spec.nodeSelector or spec.affinity in the pod template or, for a bare pod, when you create the pod again", "The node affinity of pod %s excludes node %s", in.Pod.Name, in.To)
 	}
 }
 
@@ -127,13 +127,16 @@ func (in MoveInputs) steps(from string, setsPolicy bool) (steps []string) {
 	if in.Pod != nil && in.Pod.Spec.NodeName != "" {
 		steps = append(steps, fmt.Sprintf("kubectl -n %s delete pod %s", f.Namespace, f.Spec.PodName))
 	}
+	if in.NoWorkload && (in.Pod == nil || in.Pod.Spec.NodeName != "") {
+		steps = append(steps, fmt.Sprintf("# Create pod %s again: no controller does that.", f.Spec.PodName))
+	}
 	steps = append(steps, fmt.Sprintf("# The scheduler chooses the node: it is sure to be %s only if the pod may run on no other node, for example because of spec.affinity.", in.To),
 		fmt.Sprintf("kubectl -n %s get pod %s -o wide --watch", f.Namespace, f.Spec.PodName))
 	if node := in.Nodes[from]; node != nil && nodeutil.IsSchedulable(node) {
 		steps = append(steps, fmt.Sprintf("kubectl uncordon %s", from))
 	}
 	switch {
-	case setsPolicy && (in.NoWorkload || f.Spec.Owner.Kind == identity.PodKind):
+	case setsPolicy && in.NoWorkload:
 		steps = append(steps, fmt.Sprintf("# The failover policy of FixedIP %s stays Migrate until you change spec.failover.", f.Name))
 	case setsPolicy:
 		steps = append(steps, fmt.Sprintf("# The failover policy of %s stays Migrate until you change the annotation %s.", workload, identity.AnnotationFailover))

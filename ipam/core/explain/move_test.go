@@ -5,6 +5,8 @@ package explain_test
 
 import (
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,10 +46,11 @@ func TestMove(t *testing.T) {
 			func(_ *world, in *explain.MoveInputs) { in.Failover = v1alpha1.Migrate }, explain.MovePlan{Steps: all},
 		},
 		"a bare pod": {
-			func(w *world, _ *explain.MoveInputs) {
+			func(w *world, in *explain.MoveInputs) {
+				in.NoWorkload = true
 				w.Record.Spec.Owner = v1alpha1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: "mysql-0"}
 			},
-			explain.MovePlan{SetsPolicy: true, Steps: append(append([]string{}, all...), "# The failover policy of FixedIP mysql-0 stays Migrate until you change spec.failover.")},
+			explain.MovePlan{SetsPolicy: true, Steps: append(slices.Insert(slices.Clone(all), 2, "# Create pod mysql-0 again: no controller does that."), "# The failover policy of FixedIP mysql-0 stays Migrate until you change spec.failover.")},
 		},
 		"the node is cordoned and the pod waits": {
 			func(w *world, in *explain.MoveInputs) {
@@ -87,7 +90,7 @@ func TestMove(t *testing.T) {
 		},
 		"the affinity of the pod excludes the node": {
 			func(w *world, _ *explain.MoveInputs) { w.Pod.Spec.NodeSelector = map[string]string{"disk": "fast"} },
-			problem("The node affinity of pod mysql-0 excludes node node-2", "change spec.nodeSelector or spec.affinity in the pod template"),
+			problem("The node affinity of pod mysql-0 excludes node node-2", "change spec.nodeSelector or spec.affinity in the pod template or, for a bare pod, when you create the pod again"),
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -187,20 +190,30 @@ func TestReserve(t *testing.T) {
 // TestRelease compares all sentences about the release of FixedIP db/mysql-0.
 func TestRelease(t *testing.T) {
 	const another = "StatefulSet mysql exists: the next pod mysql-0 gets another address."
+	const fewer = "Deployment web has one slot fewer; its next pod without a slot gets another address."
 	for name, c := range map[string]struct {
 		change  func(*world)
 		restart bool
 		want    []string
 	}{
+		"a pod waits, and would be restarted": {func(w *world) { w.unplaced() }, true, []string{"Pod db/mysql-0 has no node yet. It gets another address when 10.0.1.6 is released.", another}},
+		"a bare pod runs with another address, and would be restarted": {func(w *world) {
+			w.Pod.Status.PodIPs[0].IP, w.Record.Spec.Owner.Kind, w.Workload = "10.0.1.1", identity.PodKind, nil
+		}, true, []string{"Pod db/mysql-0 does not run with 10.0.1.6. 10.0.1.6 is released."}},
+		"a pod has no IP yet":             {func(w *world) { w.Pod.Status = corev1.PodStatus{Phase: corev1.PodPending} }, false, []string{"Pod db/mysql-0 on node node-1 is Pending and does not use 10.0.1.6 now. When the pod is deleted or runs with another address, 10.0.1.6 is released; until then the FixedIP is in deletion.", another}},
+		"a pod has ended":                 {func(w *world) { w.Pod.Status.Phase = corev1.PodFailed }, false, []string{"Pod db/mysql-0 on node node-1 is Failed and does not use 10.0.1.6 now. When the pod is deleted or runs with another address, 10.0.1.6 is released; until then the FixedIP is in deletion.", another}},
+		"a pod has ended, and is deleted": {func(w *world) { w.Pod.Status.Phase = corev1.PodFailed }, true, []string{"Pod db/mysql-0 is deleted. When it has stopped, 10.0.1.6 is released.", another}},
+		"a pod of a slot waits":           {func(w *world) { w.ofDeployment(); w.unplaced() }, false, []string{"Pod db/mysql-0 has the slot. When the pod is deleted or has ended, 10.0.1.6 is released; until then the FixedIP is in deletion.", fewer}},
+		"a pod of a slot has ended":       {func(w *world) { w.ofDeployment(); w.Pod.Status.Phase = corev1.PodFailed }, true, []string{"Pod db/mysql-0 does not run with 10.0.1.6. 10.0.1.6 is released.", fewer}},
 		"a pod runs":                      {func(*world) {}, false, []string{"Pod db/mysql-0 on node node-1 keeps 10.0.1.6 and runs on. When the pod is deleted, 10.0.1.6 is released; until then the FixedIP is in deletion.", another}},
-		"a pod runs and is restarted":     {func(*world) {}, true, []string{"Pod db/mysql-0 on node node-1 is deleted. When it has stopped, 10.0.1.6 is released.", another}},
+		"a pod runs and is restarted":     {func(*world) {}, true, []string{"Pod db/mysql-0 is deleted. When it has stopped, 10.0.1.6 is released.", another}},
 		"a pod waits":                     {func(w *world) { w.unplaced() }, false, []string{"Pod db/mysql-0 has no node yet. It gets another address when 10.0.1.6 is released.", another}},
 		"a pod runs with another address": {func(w *world) { w.Pod.Status.PodIPs[0].IP = "10.0.1.1" }, false, []string{"Pod db/mysql-0 does not run with 10.0.1.6. 10.0.1.6 is released.", another}},
 		"no pod and no workload":          {func(w *world) { w.deletePod(); w.Workload = nil }, false, []string{"Pod db/mysql-0 does not exist. 10.0.1.6 is released, and available to other pods after the cooldown."}},
-		"the workload is unknown":         {func(w *world) { w.Workload, w.Unread = nil, "forbidden" }, true, []string{"Pod db/mysql-0 on node node-1 is deleted. When it has stopped, 10.0.1.6 is released.", "Whether StatefulSet mysql exists is unknown: forbidden."}},
+		"the workload is unknown":         {func(w *world) { w.Workload, w.Unread = nil, "forbidden" }, true, []string{"Pod db/mysql-0 is deleted. When it has stopped, 10.0.1.6 is released.", "Whether StatefulSet mysql exists is unknown: forbidden."}},
 		"the workload has opted out":      {func(w *world) { w.deletePod(); w.Workload.HostNetwork = true }, false, []string{"Pod db/mysql-0 does not exist. 10.0.1.6 is released, and available to other pods after the cooldown."}},
-		"a slot":                          {func(w *world) { w.ofDeployment(); w.deletePod() }, false, []string{"Pod db/mysql-0 does not exist. 10.0.1.6 is released, and available to other pods after the cooldown.", "Deployment web has one slot fewer; its next pod without a slot gets another address."}},
-		"a bare pod is restarted":         {func(w *world) { w.Record.Spec.Owner.Kind, w.Workload = identity.PodKind, nil }, true, []string{"Pod db/mysql-0 on node node-1 is deleted. When it has stopped, 10.0.1.6 is released.", "Pod db/mysql-0 is not created again, because it has no controller."}},
+		"a slot":                          {func(w *world) { w.ofDeployment(); w.deletePod() }, false, []string{"Pod db/mysql-0 does not exist. 10.0.1.6 is released, and available to other pods after the cooldown.", fewer}},
+		"a bare pod is restarted":         {func(w *world) { w.Record.Spec.Owner.Kind, w.Workload = identity.PodKind, nil }, true, []string{"Pod db/mysql-0 is deleted. When it has stopped, 10.0.1.6 is released.", "Pod db/mysql-0 is not created again, because it has no controller."}},
 		"is being deleted, without addresses": {func(w *world) {
 			w.Record.DeletionTimestamp, w.Record.Spec.IPs, w.Workload = &metav1.Time{Time: now}, nil, nil
 		}, false, []string{"FixedIP mysql-0 is being deleted already."}},
@@ -208,9 +221,12 @@ func TestRelease(t *testing.T) {
 	} {
 		w := fine()
 		c.change(w)
-		got := explain.Release(explain.ReleaseInputs{Record: w.Record, Pod: w.Pod, Workload: w.Workload, Unread: w.Unread, RestartPod: c.restart})
+		got, deletes := explain.Release(explain.ReleaseInputs{Record: w.Record, Pod: w.Pod, Workload: w.Workload, Unread: w.Unread, RestartPod: c.restart})
 		if diff := cmp.Diff(c.want, got); diff != "" {
 			t.Errorf("%s: effects (-want +got): %s", name, diff)
+		}
+		if announced := slices.ContainsFunc(got, func(s string) bool { return strings.Contains(s, " is deleted. When it has stopped") }); deletes != announced {
+			t.Errorf("%s: the pod is deleted: %v, but the effects announce: %v", name, deletes, announced)
 		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
+	"fixedip.io/fixedip/ipam/core/reclaim"
 )
 
 // ReserveInputs are the inputs of Reserve.
@@ -110,18 +111,25 @@ type ReleaseInputs struct {
 	Workload *identity.Workload
 	// Unread is the reason why it is unknown whether the workload exists; empty if it is known.
 	Unread string
-	// RestartPod is true if the pod is deleted too.
+	// RestartPod is true if the pod is deleted too, provided that it blocks the release.
 	RestartPod bool
 }
 
-// Release returns the effects of deleting a FixedIP, as sentences.
-func Release(in ReleaseInputs) (effects []string) {
+// Release returns the effects of deleting a FixedIP, as sentences, and whether the pod is deleted too. A pod blocks the
+// release until it is deleted or runs without the addresses; the pod of a slot, until it is deleted or has ended (the rules
+// "in use" and "slot in use" of package reclaim).
+func Release(in ReleaseInputs) (effects []string, deletesPod bool) {
 	add := func(text string, args ...any) { effects = append(effects, fmt.Sprintf(text, args...)) }
 	f := in.Record
 	ips := address.ParseAll(f.Spec.IPs)
 	its := address.Join(ips)
 	key := pool.OwnerKey(f.Namespace, f.Spec.PodName)
-	uses := in.Pod != nil && podutil.HoldsIPs(in.Pod) && slices.ContainsFunc(ips, func(a netip.Addr) bool { return podutil.RunsWith(in.Pod, a) })
+	slot, uses, blocks := f.Spec.AssignedTo == v1alpha1.Slot, false, false
+	if in.Pod != nil && len(ips) > 0 {
+		uses = podutil.HoldsIPs(in.Pod) && slices.ContainsFunc(ips, func(a netip.Addr) bool { return podutil.RunsWith(in.Pod, a) })
+		blocks = slot && !podutil.IsTerminal(in.Pod) || !slot && in.Pod.Spec.NodeName != "" && !reclaim.RunsWithout(in.Pod, ips)
+	}
+	deletesPod = in.RestartPod && blocks
 	switch {
 	case f.DeletionTimestamp != nil:
 		add("FixedIP %s is being deleted already.", f.Name)
@@ -129,10 +137,14 @@ func Release(in ReleaseInputs) (effects []string) {
 		add("FixedIP %s names no address.", f.Name)
 	}
 	switch {
-	case uses && in.RestartPod:
-		add("Pod %s on node %s is deleted. When it has stopped, %s %s released.", key, in.Pod.Spec.NodeName, its, plural(ips, "is", "are"))
+	case deletesPod:
+		add("Pod %s is deleted. When it has stopped, %s %s released.", key, its, plural(ips, "is", "are"))
 	case uses:
 		add("Pod %s on node %s keeps %s and runs on. When the pod is deleted, %s %s released; until then the FixedIP is in deletion.", key, in.Pod.Spec.NodeName, its, its, plural(ips, "is", "are"))
+	case blocks && slot:
+		add("Pod %s has the slot. When the pod is deleted or has ended, %s %s released; until then the FixedIP is in deletion.", key, its, plural(ips, "is", "are"))
+	case blocks:
+		add("Pod %s on node %s is %s and does not use %s now. When the pod is deleted or runs with another address, %s %s released; until then the FixedIP is in deletion.", key, in.Pod.Spec.NodeName, in.Pod.Status.Phase, its, its, plural(ips, "is", "are"))
 	case in.Pod != nil && in.Pod.Spec.NodeName == "" && len(ips) > 0:
 		add("Pod %s has no node yet. It gets another address when %s %s released.", key, its, plural(ips, "is", "are"))
 	case in.Pod != nil && len(ips) > 0:
@@ -141,14 +153,14 @@ func Release(in ReleaseInputs) (effects []string) {
 		add("Pod %s does not exist. %s %s released, and available to other pods after the cooldown.", key, its, plural(ips, "is", "are"))
 	}
 	switch {
-	case f.Spec.Owner.Kind == identity.PodKind && in.RestartPod && in.Pod != nil:
+	case f.Spec.Owner.Kind == identity.PodKind && deletesPod:
 		add("Pod %s is not created again, because it has no controller.", key)
 	case in.Unread != "":
 		add("Whether %s %s exists is unknown: %s.", f.Spec.Owner.Kind, f.Spec.Owner.Name, in.Unread)
-	case in.Workload != nil && f.Spec.AssignedTo == v1alpha1.Slot:
+	case in.Workload != nil && slot:
 		add("%s %s has one slot fewer; its next pod without a slot gets another address.", f.Spec.Owner.Kind, f.Spec.Owner.Name)
 	case in.Workload != nil && !in.Workload.OptsOut():
 		add("%s %s exists: the next pod %s gets another address.", f.Spec.Owner.Kind, f.Spec.Owner.Name, f.Spec.PodName)
 	}
-	return effects
+	return effects, deletesPod
 }

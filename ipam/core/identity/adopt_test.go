@@ -23,6 +23,7 @@ func TestAdoption(t *testing.T) {
 	for name, c := range map[string]struct {
 		selector string
 		exclude  []string
+		kinds    []identity.Kind
 		pod      *corev1.Pod
 		wanted   bool
 		wantErr  string
@@ -38,7 +39,8 @@ func TestAdoption(t *testing.T) {
 		"empty selector":                     {selector: "{}", pod: pod(), wanted: true},
 		"opted out":                          {selector: "{}", pod: pod(enabled("false"))},
 		"invalid annotation":                 {selector: "{}", pod: pod(enabled("maybe")), wantErr: `annotation fixedip.io/enabled of pod db/mysql-0 is "maybe"; write "true" or "false"`},
-		"of a ReplicaSet":                    {selector: "{}", pod: pod(ownedBy("apps/v1", "ReplicaSet"))},
+		"of a ReplicaSet":                    {selector: "{}", pod: pod(ownedBy("apps/v1", "ReplicaSet"), enabled("true")), kinds: []identity.Kind{{APIGroup: "apps", Kind: "Deployment", Identity: identity.Slot}}},
+		"of a ReplicationController":         {selector: "{}", pod: pod(ownedBy("v1", "ReplicationController"), enabled("true")), kinds: []identity.Kind{{Kind: "ReplicationController", Identity: identity.Slot}}},
 		"excluded":                           {selector: "{}", exclude: []string{"test-", "staging-"}, pod: pod(labelled(map[string]string{"DBBranch": "staging-7"}))},
 		"excluded, opted in":                 {exclude: []string{"test-"}, pod: pod(labelled(map[string]string{"DBBranch": "test-7"}), enabled("true"))},
 		"not excluded":                       {selector: "{}", exclude: []string{"test-", "staging-"}, pod: pod(labelled(map[string]string{"DBBranch": "release-7"})), wanted: true},
@@ -55,7 +57,7 @@ func TestAdoption(t *testing.T) {
 			t.Errorf("%s: ParseSelector returns error %v, want none", name, err)
 			continue
 		}
-		id, wanted, err := identity.Adoption{Selector: selector, ExcludeDBBranch: c.exclude}.Wants(c.pod, identity.NewKinds())
+		id, wanted, err := identity.Adoption{Selector: selector, ExcludeDBBranch: c.exclude}.Wants(c.pod, identity.NewKinds(c.kinds...))
 		message := ""
 		if err != nil {
 			message = err.Error()

@@ -147,7 +147,7 @@ func isNumber(s string) bool { return strings.Trim(s, "0123456789") == "" }
 // user matches the user in an error of the API server, and host the host of a URL.
 var (
 	user = regexp.MustCompile(`\b(User \\?")[^"\\]+`)
-	host = regexp.MustCompile(`\b(https?://)[A-Za-z][-A-Za-z0-9.]*`)
+	host = regexp.MustCompile(`\b(https?://)[-A-Za-z0-9.]*[A-Za-z][-A-Za-z0-9.]*`)
 )
 
 // Text returns text with tokens instead of known names and of all addresses and CIDRs, except loopback and unspecified

@@ -53,6 +53,8 @@ func TestText(t *testing.T) {
 		"10-240-1-0-24":                      "subnet-1-24",
 		`pods is forbidden: User "alice@acme.example" cannot list`: `pods is forbidden: User "(removed)" cannot list`,
 		`Get "https://api.acme.example:6443/api/v1/pods": EOF`:     `Get "https://(removed):6443/api/v1/pods": EOF`,
+		`Get "https://0F3A.gr7.eu-west-1.eks.amazonaws.com/api"`:   `Get "https://(removed)/api"`,
+		"Get https://[2001:db8::1]:6443/api":                       "Get https://[address-ipv6-1]:6443/api",
 		"Get https://192.0.2.1:6443/api":                           "Get https://address-ipv4-1:6443/api",
 		"v1.34.9 and 12:30:45.678":                                 "v1.34.9 and 12:30:45.678",
 		"2026-11-21T12:00:00Z":                                     "2026-11-21T12:00:00Z",
