@@ -334,6 +334,26 @@ func TestWrongUses(t *testing.T) {
 	}
 }
 
+// TestFree checks the number of addresses without an entry of a node with one entry.
+func TestFree(t *testing.T) {
+	for name, c := range map[string]struct {
+		subnets []string
+		want    int64
+	}{
+		"no subnet":                     {nil, -1},
+		"IPv4":                          {[]string{"10.0.1.0/24"}, 253},
+		"two addresses":                 {[]string{"10.0.1.0/31"}, -1},
+		"IPv6, too many for an int64":   {[]string{"fd00::/64"}, 1<<48 - 3},
+		"two subnets that are too many": {[]string{"fd00::/64", "fd01::/16"}, 1<<49 - 5},
+	} {
+		cn := &ciliumv2.CiliumNode{}
+		cn.Spec.IPAM.PodCIDRs, cn.Spec.IPAM.Pool = c.subnets, ipamtypes.AllocationMap{"10.0.1.1": {}}
+		if got := poolOf(cn).Free; got != c.want {
+			t.Errorf("%s: got %d free addresses, want %d", name, got, c.want)
+		}
+	}
+}
+
 // TestOffered checks that Offered returns only addresses that have or had a dynamic entry in the pool of the given node.
 func TestOffered(t *testing.T) {
 	e := &events{w: blank()}
