@@ -128,16 +128,7 @@ func Start(ctx context.Context, cfg *rest.Config) (*Witness, error) {
 			close(w.changed)
 			w.changed = make(chan struct{})
 		}
-		registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-			AddFunc:    func(obj any) { seen(obj, false) },
-			UpdateFunc: func(_, obj any) { seen(obj, false) },
-			DeleteFunc: func(obj any) {
-				if tombstone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
-					obj = tombstone.Obj
-				}
-				seen(obj, true)
-			},
-		})
+		registration, err := informer.AddEventHandler(handler(seen))
 		if err != nil {
 			return nil, fmt.Errorf("add an event handler for %T: %w", obj, err)
 		}
@@ -146,6 +137,27 @@ func Start(ctx context.Context, cfg *rest.Config) (*Witness, error) {
 		}
 	}
 	return w, nil
+}
+
+// handler returns the event handler of an informer. It calls see for each version of an object, and for each deleted object
+// with gone set.
+func handler(see func(obj any, gone bool)) toolscache.ResourceEventHandler {
+	return toolscache.ResourceEventHandlerFuncs{
+		AddFunc: func(obj any) { see(obj, false) },
+		UpdateFunc: func(before, obj any) {
+			// If an object was deleted and created again while the informer did not watch, its next list reports an update.
+			if before.(client.Object).GetUID() != obj.(client.Object).GetUID() {
+				see(before, true)
+			}
+			see(obj, false)
+		},
+		DeleteFunc: func(obj any) {
+			if tombstone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
+				obj = tombstone.Obj
+			}
+			see(obj, true)
+		},
+	}
 }
 
 // violate records a violation. w.mu must be locked.

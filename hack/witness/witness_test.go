@@ -317,6 +317,13 @@ func TestWrongUses(t *testing.T) {
 				e.w.seePod(e.pod("web-0", uid, "node-1", "10.0.1.1"), true)
 			}
 		}, "[pod db/web-0 had 10.0.1.1 on node node-1 while the pool entry was not owned by the pod pod db/web-0 had 10.0.1.1 on node node-1 while the pool entry was not owned by the pod]"},
+		"its own address, a list shows the next pod with its name on another node": {func(e *events) {
+			e.node("node-1", "10.0.1.9", "db/web-0")
+			first := e.pod("web-0", "1", "node-1", "10.0.1.9")
+			e.node("node-1", "10.0.1.9", "db/web-1")
+			next := &corev1.Pod{ObjectMeta: e.meta("web-0", "2"), Spec: corev1.PodSpec{NodeName: "node-2"}}
+			handler(func(obj any, gone bool) { e.w.seePod(obj.(*corev1.Pod), gone) }).OnUpdate(first, next)
+		}, "[]"},
 		"its own address, the CiliumNode is deleted later": {func(e *events) {
 			cn := e.node("node-1", "10.0.1.9", "db/web-0")
 			e.w.seePod(e.pod("web-0", "1", "node-1", "10.0.1.9"), true)
