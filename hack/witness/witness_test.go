@@ -220,6 +220,36 @@ func TestViolations(t *testing.T) {
 			e.node("node-2", "10.0.1.9", "db/web-0")
 			e.pod("web-0", "2", "node-2", "10.0.1.9")
 		}, ""},
+		"an address in two pools, the second entry is dynamic": {func(e *events) {
+			e.node("node-1", "10.0.1.9", "db/web-0")
+			e.node("node-2", "10.0.1.9", "")
+		}, "the address 10.0.1.9 is in the pools of node-2 and node-1"},
+		"an address in two pools, the second entry is node-owned": {func(e *events) {
+			e.node("node-1", "10.0.1.9", "db/web-0")
+			e.node("node-2", "10.0.2.9", "")
+			e.node("node-2", "10.0.2.9", "", "10.0.1.9", "router")
+		}, "the address 10.0.1.9 is in the pools of node-2 and node-1"},
+		"a cooldown entry that becomes dynamic although another pool has the address": {func(e *events) {
+			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown")
+			e.node("node-2", "10.0.1.9", "db/web-0")
+			e.node("node-1", "10.0.1.9", "")
+		}, "the address 10.0.1.9 is in the pools of node-1 and node-2"},
+		"an address that moves, is released, and is offered by its home node": {func(e *events) {
+			e.node("node-1", "10.0.1.9", "db/web-0", "10.0.1.1", "router")
+			e.node("node-2", "10.0.1.9", "fixedip.io/move-target")
+			e.node("node-1", "10.0.1.9", "fixedip.io/moved", "10.0.1.1", "router")
+			e.node("node-2", "10.0.1.9", "db/web-0")
+			e.node("node-2", "10.0.1.9", "fixedip.io/cooldown")
+			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown", "10.0.1.1", "router")
+			e.node("node-1", "10.0.1.9", "", "10.0.1.1", "router")
+		}, ""},
+		"a node inherits a subnet": {func(e *events) {
+			lost := e.node("node-1", "10.0.1.1", "router", "10.0.1.5", "", "10.0.1.9", "db/web-0")
+			e.version++
+			lost.ResourceVersion = strconv.Itoa(e.version)
+			e.w.seeNode(lost, true)
+			e.node("node-2", "10.0.1.1", "", "10.0.1.5", "", "10.0.1.9", "db/web-0")
+		}, ""},
 		"a moved address that gets an owner in the pool of its home node": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "fixedip.io/moved")
 			e.node("node-2", "10.0.1.9", "db/web-0")
