@@ -29,6 +29,8 @@ const (
 	coolDown   = "5s"
 	// preAllocate is the minimum number of free dynamic entries of each pool.
 	preAllocate = 8
+	// marker is the file by which a work folder shows that a demo created it.
+	marker = ".fixedip-demo"
 )
 
 var nodes = []string{"node-1", "node-2", "node-3"}
@@ -130,19 +132,26 @@ func (d *demo) bringUp(ctx context.Context) error {
 	return nil
 }
 
-// clean stops a running cluster of the work folder and empties the folder. It returns an error instead of emptying a folder
-// that has content but was not created by a demo.
-func (d *demo) clean() error {
-	if err := cluster.StopDetached(d.dir); err != nil {
-		return fmt.Errorf("stop the cluster of an earlier demo: %w", err)
-	}
-	const marker = ".fixedip-demo"
+// stop stops a running cluster of the work folder. It returns an error instead if the folder has content but was not created by
+// a demo, because the processes of such a folder may be those of another cluster.
+func (d *demo) stop() error {
 	entries, err := os.ReadDir(d.dir)
 	if err != nil && !os.IsNotExist(err) {
 		return fmt.Errorf("read the work folder: %w", err)
 	}
 	if _, err := os.Stat(filepath.Join(d.dir, marker)); len(entries) > 0 && err != nil {
 		return fmt.Errorf("-dir %q: the folder is not empty and was not created by a demo; use another folder", d.dir)
+	}
+	if err := cluster.StopDetached(d.dir); err != nil {
+		return fmt.Errorf("stop the cluster of an earlier demo: %w", err)
+	}
+	return nil
+}
+
+// clean stops a running cluster of the work folder and empties the folder.
+func (d *demo) clean() error {
+	if err := d.stop(); err != nil {
+		return err
 	}
 	if err := os.RemoveAll(d.dir); err != nil {
 		return fmt.Errorf("empty the work folder: %w", err)

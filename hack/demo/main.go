@@ -20,8 +20,6 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/go-logr/logr"
-
-	"fixedip.io/fixedip/hack/cluster"
 )
 
 func main() {
@@ -40,7 +38,7 @@ func main() {
 		os.Exit(2)
 	}
 	if *stop {
-		if err := cluster.StopDetached(*dir); err != nil {
+		if err := (&demo{dir: *dir}).stop(); err != nil {
 			fmt.Fprintln(os.Stderr, "demo:", err)
 			os.Exit(1)
 		}

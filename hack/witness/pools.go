@@ -22,8 +22,8 @@ type Pool struct {
 	// Fixed counts owned entries, Dynamic dynamic entries, Moving moved and move-target entries, and Other all other
 	// entries: cooldown, node-owned and foreign. Used counts the addresses that the agent reports as used.
 	Fixed, Dynamic, Other, Moving, Used int
-	// Free is the number of usable addresses of the subnets minus the number of entries. A subnet of fewer than 4 or more
-	// than 2^62 addresses counts as 0.
+	// Free is the number of usable addresses of the subnets minus the number of entries. A subnet of fewer than 4 addresses
+	// counts as 0, and one of more than 2^48 addresses as one of 2^48, so that the sum does not overflow.
 	Free int64
 }
 
@@ -43,8 +43,8 @@ func poolOf(cn *ciliumv2.CiliumNode) Pool {
 	}
 	for _, s := range p.Subnets {
 		subnet, err := netip.ParsePrefix(s)
-		if host := subnet.Addr().BitLen() - subnet.Bits(); err == nil && host > 1 && host < 63 {
-			p.Free += 1<<host - 2
+		if host := subnet.Addr().BitLen() - subnet.Bits(); err == nil && host > 1 {
+			p.Free += 1<<min(host, 48) - 2
 		}
 	}
 	p.Free -= int64(len(cn.Spec.IPAM.Pool))

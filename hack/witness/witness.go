@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 
+	ipamtypes "github.com/cilium/cilium/pkg/ipam/types"
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -128,16 +129,7 @@ func Start(ctx context.Context, cfg *rest.Config) (*Witness, error) {
 			close(w.changed)
 			w.changed = make(chan struct{})
 		}
-		registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-			AddFunc:    func(obj any) { seen(obj, false) },
-			UpdateFunc: func(_, obj any) { seen(obj, false) },
-			DeleteFunc: func(obj any) {
-				if tombstone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
-					obj = tombstone.Obj
-				}
-				seen(obj, true)
-			},
-		})
+		registration, err := informer.AddEventHandler(handler(seen))
 		if err != nil {
 			return nil, fmt.Errorf("add an event handler for %T: %w", obj, err)
 		}
@@ -146,6 +138,27 @@ func Start(ctx context.Context, cfg *rest.Config) (*Witness, error) {
 		}
 	}
 	return w, nil
+}
+
+// handler returns the event handler of an informer. It calls see for each version of an object, and for each deleted object
+// with gone set.
+func handler(see func(obj any, gone bool)) toolscache.ResourceEventHandler {
+	return toolscache.ResourceEventHandlerFuncs{
+		AddFunc: func(obj any) { see(obj, false) },
+		UpdateFunc: func(before, obj any) {
+			// If an object was deleted and created again while the informer did not watch, its next list reports an update.
+			if before.(client.Object).GetUID() != obj.(client.Object).GetUID() {
+				see(before, true)
+			}
+			see(obj, false)
+		},
+		DeleteFunc: func(obj any) {
+			if tombstone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
+				obj = tombstone.Obj
+			}
+			see(obj, true)
+		},
+	}
 }
 
 // violate records a violation. w.mu must be locked.
@@ -220,29 +233,32 @@ func (w *Witness) seeNode(cn *ciliumv2.CiliumNode, gone bool) {
 	} else {
 		w.nodes[cn.Name] = cn
 	}
+	var was ipamtypes.AllocationMap
+	if before != nil {
+		was = before.Spec.IPAM.Pool
+	}
 	for ip, e := range cn.Spec.IPAM.Pool {
-		if gone || !pod(e.Owner) || before != nil && before.Spec.IPAM.Pool[ip].Owner == e.Owner {
+		if had, exists := was[ip]; gone || isMarker(e.Owner) || exists && had.Owner == e.Owner {
 			continue
 		}
-		// The entry has a new owner. The entry of an unreserved pod on a strict node is not a first placement, because it may
-		// be written after the bind: another scheduler may have placed the pod.
-		if p := w.first[e.Owner]; p == nil && !strings.Contains(e.Resource, "/Pod/") {
+		// The entry is new or has a new owner. The entry of an unreserved pod on a strict node is not a first placement, because
+		// it may be written after the bind: another scheduler may have placed the pod.
+		if p := w.first[e.Owner]; p == nil && pod(e.Owner) && !strings.Contains(e.Resource, "/Pod/") {
 			w.first[e.Owner] = &Placement{Pod: e.Owner, Node: cn.Name, Address: ip, Claimed: version(cn)}
 			w.order(e.Owner)
 		}
+		// During a move, one of the two pools has a marker. A node inherits a subnet only after the former node has lost its
+		// CiliumNode.
 		for other, o := range w.nodes {
 			if e, exists := o.Spec.IPAM.Pool[ip]; exists && other != cn.Name && !isMarker(e.Owner) {
 				w.violate("the address %s is in the pools of %s and %s", ip, cn.Name, other)
 			}
 		}
 	}
-	if before == nil {
-		return
-	}
 	// If an identity has no entry left and no moved entry names it, its next claim is a first placement again. If its
 	// entries were deleted with their CiliumNode and it has a FixedIP, the new entries on the node that inherits the subnet
 	// are not a claim.
-	for ip, e := range before.Spec.IPAM.Pool {
+	for ip, e := range was {
 		if gone && w.recorded(e.Owner) {
 			continue
 		}

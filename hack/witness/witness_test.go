@@ -220,6 +220,36 @@ func TestViolations(t *testing.T) {
 			e.node("node-2", "10.0.1.9", "db/web-0")
 			e.pod("web-0", "2", "node-2", "10.0.1.9")
 		}, ""},
+		"an address in two pools, the second entry is dynamic": {func(e *events) {
+			e.node("node-1", "10.0.1.9", "db/web-0")
+			e.node("node-2", "10.0.1.9", "")
+		}, "the address 10.0.1.9 is in the pools of node-2 and node-1"},
+		"an address in two pools, the second entry is node-owned": {func(e *events) {
+			e.node("node-1", "10.0.1.9", "db/web-0")
+			e.node("node-2", "10.0.2.9", "")
+			e.node("node-2", "10.0.2.9", "", "10.0.1.9", "router")
+		}, "the address 10.0.1.9 is in the pools of node-2 and node-1"},
+		"a cooldown entry that becomes dynamic although another pool has the address": {func(e *events) {
+			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown")
+			e.node("node-2", "10.0.1.9", "db/web-0")
+			e.node("node-1", "10.0.1.9", "")
+		}, "the address 10.0.1.9 is in the pools of node-1 and node-2"},
+		"an address that moves, is released, and is offered by its home node": {func(e *events) {
+			e.node("node-1", "10.0.1.9", "db/web-0", "10.0.1.1", "router")
+			e.node("node-2", "10.0.1.9", "fixedip.io/move-target")
+			e.node("node-1", "10.0.1.9", "fixedip.io/moved", "10.0.1.1", "router")
+			e.node("node-2", "10.0.1.9", "db/web-0")
+			e.node("node-2", "10.0.1.9", "fixedip.io/cooldown")
+			e.node("node-1", "10.0.1.9", "fixedip.io/cooldown", "10.0.1.1", "router")
+			e.node("node-1", "10.0.1.9", "", "10.0.1.1", "router")
+		}, ""},
+		"a node inherits a subnet": {func(e *events) {
+			lost := e.node("node-1", "10.0.1.1", "router", "10.0.1.5", "", "10.0.1.9", "db/web-0")
+			e.version++
+			lost.ResourceVersion = strconv.Itoa(e.version)
+			e.w.seeNode(lost, true)
+			e.node("node-2", "10.0.1.1", "", "10.0.1.5", "", "10.0.1.9", "db/web-0")
+		}, ""},
 		"a moved address that gets an owner in the pool of its home node": {func(e *events) {
 			e.node("node-1", "10.0.1.9", "fixedip.io/moved")
 			e.node("node-2", "10.0.1.9", "db/web-0")
@@ -317,6 +347,13 @@ func TestWrongUses(t *testing.T) {
 				e.w.seePod(e.pod("web-0", uid, "node-1", "10.0.1.1"), true)
 			}
 		}, "[pod db/web-0 had 10.0.1.1 on node node-1 while the pool entry was not owned by the pod pod db/web-0 had 10.0.1.1 on node node-1 while the pool entry was not owned by the pod]"},
+		"its own address, a list shows the next pod with its name on another node": {func(e *events) {
+			e.node("node-1", "10.0.1.9", "db/web-0")
+			first := e.pod("web-0", "1", "node-1", "10.0.1.9")
+			e.node("node-1", "10.0.1.9", "db/web-1")
+			next := &corev1.Pod{ObjectMeta: e.meta("web-0", "2"), Spec: corev1.PodSpec{NodeName: "node-2"}}
+			handler(func(obj any, gone bool) { e.w.seePod(obj.(*corev1.Pod), gone) }).OnUpdate(first, next)
+		}, "[]"},
 		"its own address, the CiliumNode is deleted later": {func(e *events) {
 			cn := e.node("node-1", "10.0.1.9", "db/web-0")
 			e.w.seePod(e.pod("web-0", "1", "node-1", "10.0.1.9"), true)
@@ -331,6 +368,26 @@ func TestWrongUses(t *testing.T) {
 				t.Errorf("got wrong uses %s, want %s", got, c.want)
 			}
 		})
+	}
+}
+
+// TestFree checks the number of addresses without an entry of a node with one entry.
+func TestFree(t *testing.T) {
+	for name, c := range map[string]struct {
+		subnets []string
+		want    int64
+	}{
+		"no subnet":                     {nil, -1},
+		"IPv4":                          {[]string{"10.0.1.0/24"}, 253},
+		"two addresses":                 {[]string{"10.0.1.0/31"}, -1},
+		"IPv6, too many for an int64":   {[]string{"fd00::/64"}, 1<<48 - 3},
+		"two subnets that are too many": {[]string{"fd00::/64", "fd01::/16"}, 1<<49 - 5},
+	} {
+		cn := &ciliumv2.CiliumNode{}
+		cn.Spec.IPAM.PodCIDRs, cn.Spec.IPAM.Pool = c.subnets, ipamtypes.AllocationMap{"10.0.1.1": {}}
+		if got := poolOf(cn).Free; got != c.want {
+			t.Errorf("%s: got %d free addresses, want %d", name, got, c.want)
+		}
 	}
 }
 

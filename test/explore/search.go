@@ -139,7 +139,11 @@ func search(sc scope, limit int) result {
 	seen := map[state]struct{}{first: {}}
 	back := []visited{{parent: -1}}
 	frontier, ids := []state{first}, []int32{0}
-	res := result{complete: true}
+	res := result{complete: true, violation: violates(sc, first)}
+	if res.violation != "" {
+		res.states = len(seen)
+		return res
+	}
 	for len(frontier) > 0 {
 		var next []state
 		var nextIDs []int32

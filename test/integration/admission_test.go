@@ -104,9 +104,11 @@ func (e *env) definitions() {
 	for _, name := range []string{"fixedips.fixedip.io", "nodesubnets.fixedip.io"} {
 		crd := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		crd.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
-		if err := e.api.Delete(within(e.t), crd, client.DryRunAll); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "fixedip.io/allow-deletion=true") {
-			e.t.Errorf("delete %s without the annotation: got %v, want Forbidden with the name of the annotation", name, err)
-		}
+		// The API server may enforce this policy later than the one for which admit waits.
+		e.eventually("the API server to refuse the deletion of "+name+" with the name of the annotation", func() bool {
+			err := e.api.Delete(within(e.t), crd, client.DryRunAll)
+			return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "fixedip.io/allow-deletion=true")
+		})
 		e.must(e.api.Patch(within(e.t), crd, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"fixedip.io/allow-deletion":"true"}}}`))))
 		if err := e.api.Delete(within(e.t), crd, client.DryRunAll); err != nil {
 			e.t.Errorf("delete %s with the annotation: %v", name, err)
@@ -140,7 +142,10 @@ func (e *env) sameAsReaders() {
 	// The policy does not detect these errors. The scheduler reports them on the pod.
 	for _, v := range []string{"10.0.1.9-10.0.1.1", "10.0.1.1,10.0.1.1"} {
 		if err := e.dryRunCreate(annotatedPod(request.AnnotationIPs, v)); err != nil {
-			e.t.Errorf("annotation %s with the value %q: got %v, want no error", request.AnnotationIPs, v, err)
+			e.t.Errorf("annotation %s with the value %q: got the error %v from the API server, want none", request.AnnotationIPs, v, err)
+		}
+		if err := annotationReaders[request.AnnotationIPs](v); err == nil {
+			e.t.Errorf("annotation %s with the value %q: got no error from the parser, want one", request.AnnotationIPs, v)
 		}
 	}
 }

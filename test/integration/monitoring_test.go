@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -24,7 +25,7 @@ import (
 	"fixedip.io/fixedip/hack/product"
 )
 
-// selector is a metric in an expression of an alert or of the dashboard, with the labels that the expression selects with =.
+// selector is a metric in an expression of an alert or of the dashboard, with the labels that the expression selects with = or =~.
 type selector struct {
 	metric string
 	labels map[string]string
@@ -33,18 +34,27 @@ type selector struct {
 var (
 	// selectors matches a metric and its label matchers.
 	selectors = regexp.MustCompile(`\b((?:fixedip|leader_election)_\w+)(?:\{([^}]*)\})?`)
-	// equal matches a matcher for one value of a label.
-	equal = regexp.MustCompile(`(\w+)="([^"]*)"`)
+	// equal matches a matcher for one value of a label, or for one of several such as result=~"timeout|error".
+	equal = regexp.MustCompile(`(\w+)=~?"([^"]*)"`)
 )
 
-// selectorsOf returns the metrics in an expression.
+// selectorsOf returns the metrics in an expression. A metric whose label may have one of several values is returned once for
+// each value.
 func selectorsOf(expr string) (found []selector) {
 	for _, m := range selectors.FindAllStringSubmatch(expr, -1) {
-		s := selector{metric: m[1], labels: map[string]string{}}
+		all := []selector{{metric: m[1]}}
 		for _, l := range equal.FindAllStringSubmatch(m[2], -1) {
-			s.labels[l[1]] = l[2]
+			var next []selector
+			for _, s := range all {
+				for value := range strings.SplitSeq(l[2], "|") {
+					labels := map[string]string{l[1]: value}
+					maps.Copy(labels, s.labels)
+					next = append(next, selector{m[1], labels})
+				}
+			}
+			all = next
 		}
-		found = append(found, s)
+		found = append(found, all...)
 	}
 	return found
 }
@@ -91,7 +101,7 @@ func monitored(t *testing.T) map[string][]selector {
 }
 
 // TestMonitoringNamesExist checks that the programs serve every metric that the alerts and the dashboard use, with the
-// labels that these select with =. The programs have just started and placed one pod. A metric must not appear only after a
+// labels that these select with = or =~. The programs have just started and placed one pod. A metric must not appear only after a
 // fault, because an alert could not distinguish a program without that fault from a program that is not scraped.
 func TestMonitoringNamesExist(t *testing.T) {
 	t.Parallel()

@@ -17,6 +17,7 @@ import (
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	"github.com/google/go-cmp/cmp"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -25,6 +26,7 @@ import (
 	"fixedip.io/fixedip/hack/product"
 	"fixedip.io/fixedip/hack/witness"
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/poolguard"
 )
 
 // replica is a controller that serves metrics, and health checks unless health is 0, on ports of the loopback interface.
@@ -111,8 +113,8 @@ func TestG17ControllerMetrics(t *testing.T) {
 	standby.awaitServed(standby.metrics, "/metrics", `fixedip_releases_total{cause="fixedip-deleted"} 2`, `fixedip_reservations{state="InUse"} 0`)
 }
 
-// TestDryRun checks that a dry run logs the writes that a controller would make, and changes no spec.ipam of a CiliumNode and
-// no FixedIP, NodeSubnet, event or Lease.
+// TestDryRun checks that a dry run logs the writes that a controller would make, and changes no spec.ipam of a CiliumNode, no
+// annotations of a Node, and no FixedIP, NodeSubnet, ConfigMap, event or Lease.
 func TestDryRun(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: defaultPool})
@@ -144,8 +146,9 @@ func TestDryRun(t *testing.T) {
 	}
 }
 
-// written returns the state of objects that a controller writes: spec.ipam of CiliumNodes, FixedIPs, NodeSubnets, the Leases
-// of our programs and the events of the controller. Key: kind and name. Value: spec.ipam or the resource version.
+// written returns the state of objects that a controller writes: spec.ipam of CiliumNodes, the annotations of Nodes, FixedIPs,
+// NodeSubnets, the Leases and ConfigMaps of our programs and the events of the controller. Key: kind and name. Value:
+// spec.ipam, the annotations or the resource version.
 func (e *env) written() map[string]string {
 	e.t.Helper()
 	all := map[string]string{}
@@ -153,6 +156,20 @@ func (e *env) written() map[string]string {
 	e.must(e.api.List(within(e.t), &nodes))
 	for _, n := range nodes.Items {
 		all["CiliumNode "+n.Name] = fmt.Sprint(n.Spec.IPAM)
+	}
+	var objects corev1.NodeList
+	e.must(e.api.List(within(e.t), &objects))
+	for _, n := range objects.Items {
+		delete(n.Annotations, corev1.ObjectTTLAnnotationKey) // kube-controller-manager writes it.
+		all["Node "+n.Name] = fmt.Sprint(n.Annotations)
+	}
+	var configs corev1.ConfigMapList
+	e.must(e.api.List(within(e.t), &configs, client.InNamespace("fixedip-system")))
+	for _, c := range configs.Items {
+		all["ConfigMap "+c.Name] = c.ResourceVersion
+	}
+	if all["ConfigMap "+poolguard.Name] == "" {
+		e.t.Errorf("the ConfigMap %s does not exist", poolguard.Name)
 	}
 	var records v1alpha1.FixedIPList
 	e.must(e.api.List(within(e.t), &records))

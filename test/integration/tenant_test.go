@@ -167,7 +167,8 @@ func TestTenant(t *testing.T) {
 		})
 	}
 
-	// No pod loses its address, neither while the FixedIPs of the tenant exist nor after they are deleted.
+	// No pod loses its address, neither while the FixedIPs of the tenant exist nor after they and the pods
+	// that request the addresses are deleted.
 	e.deletePods("web-0")
 	again := e.awaitRunning(before, "web-0")
 	for _, f := range named {
@@ -177,6 +178,14 @@ func TestTenant(t *testing.T) {
 		var list v1alpha1.FixedIPList
 		e.must(tenant.List(within(t), &list, client.InNamespace(tenantSpace)))
 		return !slices.ContainsFunc(list.Items, func(f v1alpha1.FixedIP) bool { return f.DeletionTimestamp != nil })
+	})
+	for _, s := range []client.Object{asks, same} {
+		e.must(tenant.Delete(within(t), s))
+	}
+	e.eventually("the pods of the tenant to be deleted", func() bool {
+		var list corev1.PodList
+		e.must(tenant.List(within(t), &list, client.InNamespace(tenantSpace)))
+		return len(list.Items) == 0
 	})
 	e.deletePods("web-0")
 	e.scale("absent", 1)

@@ -112,8 +112,8 @@ func TestChartValues(t *testing.T) {
 				ClientConnection struct{ QPS, Burst int }
 				Profiles         []struct{ SchedulerName string }
 			}
-			if err := yaml.Unmarshal([]byte(text), &file); err != nil || file.Profiles[0].SchedulerName != "123" || file.ClientConnection.Burst != 1000000 {
-				t.Errorf("scheduler.yaml: got %+v (error %v), want profile 123 and burst 1000000", file, err)
+			if err := yaml.Unmarshal([]byte(text), &file); err != nil || file.Profiles[0].SchedulerName != "123" || file.ClientConnection.Burst != 1000000 || file.ClientConnection.QPS != 500000 {
+				t.Errorf("scheduler.yaml: got %+v (error %v), want profile 123, burst 1000000 and qps 500000", file, err)
 			}
 			if !grants(t, objects, "fixedip-scheduler", "watch", "*", "*") {
 				t.Error("ClusterRole fixedip-scheduler does not grant the configured right")
@@ -277,8 +277,12 @@ func schemes(t *testing.T, objects installed) map[string]string {
 		endpoint := endpoints[0].(map[string]any)
 		found[u.GetName()], _ = endpoint["scheme"].(string)
 		secret, _, _ := unstructured.NestedString(endpoint, "authorization", "credentials", "name")
-		if (found[u.GetName()] == "https") != (secret == "fixedip-metrics-reader") {
-			t.Errorf("PodMonitor %s: got scheme %q and credentials of %q, want https with those of fixedip-metrics-reader, or neither", u.GetName(), found[u.GetName()], secret)
+		want := ""
+		if found[u.GetName()] == "https" {
+			want = "fixedip-metrics-reader"
+		}
+		if secret != want {
+			t.Errorf("PodMonitor %s: got scheme %q and credentials of %q, want those of %q", u.GetName(), found[u.GetName()], secret, want)
 		}
 	}
 	return found

@@ -56,6 +56,7 @@ func TestMakeUses(t *testing.T) {
 		"code span":             {"Run `make e2e CILIUM=1.20 RUN='a b'` first.", "e2e", "CILIUM RUN"},
 		"code block":            {"```sh\nmake setup\nmake demo     # KEEP=1 leaves it running\n```", "setup demo", ""},
 		"a package, and a file": {"```sh\nsudo apt-get install -y make gcc && make bin/kubectl-fixedip\n```", "", ""},
+		"after &&":              {"```sh\ncd fixedip && make setup && sudo make demo KEEP=1\n```", "setup demo", "KEEP"},
 		"two targets":           {"`make setup test`", "setup test", ""},
 		"a table":               {"| `make fuzz FUZZTIME=1m` | Fuzz targets |", "fuzz", "FUZZTIME"},
 		"prose":                 {"We make pods wait, and `makes` is no command.", "", ""},

@@ -30,7 +30,7 @@ func isUnreserved(raw ipamtypes.AllocationIP) bool {
 }
 
 // atRest checks the world at rest: every pod runs with the addresses reserved for it, or waits (see podAtRest), and nothing is
-// left of deleted objects (promises 3, 4 and 5 of docs/project/proof.md). It does not look for moved entries that are left.
+// left of deleted objects (promises 3, 4 and 5 of docs/project/proof.md).
 func (c *checks) atRest() {
 	w := c.w
 	c.endpointsAtRest()
@@ -54,7 +54,8 @@ func (c *checks) atRest() {
 				// still contains the address after a reboot. The address stays in cooldown until the pod is gone or has
 				// another address.
 			case e.Owner == "fixedip.io/move-target" && c.moveIncomplete(byPod[strings.TrimPrefix(e.Resource, "pod=")], strings.TrimPrefix(e.Resource, "pod="), ip, cn.Name):
-			case isMarker(e.Owner) && e.Owner != "fixedip.io/moved":
+			case e.Owner == "fixedip.io/moved" && c.mayStayMoved(byPod, ip, e):
+			case isMarker(e.Owner):
 				c.violate("no leak: the entry of IP %s on node %s still has owner %s (%s)", ip, cn.Name, e.Owner, e.Resource)
 			case isPod(e.Owner):
 				r := byPod[e.Owner]
@@ -110,6 +111,28 @@ func (c *checks) moveIncomplete(r *v1alpha1.FixedIP, owner, ip, node string) boo
 		e := home.Spec.IPAM.Pool[ip]
 		return e.Owner == "fixedip.io/moved" && e.Resource == "node="+node+";pod="+owner
 	})
+}
+
+// mayStayMoved reports whether a moved entry of the address ip may stay at rest: the FixedIP of its pod names ip, the node that
+// the entry names has an owned or move-target entry of the pod, or the workload retains the address of a pod that does not
+// exist. An entry whose address is about to leave that node may stay only until the pod is bound: the move to another node was
+// interrupted, and the scheduler completes or cancels the move before it binds the pod.
+func (c *checks) mayStayMoved(byPod map[string]*v1alpha1.FixedIP, ip string, raw ipamtypes.AllocationIP) bool {
+	e, _ := ciliumpool.DecodeEntry(raw)
+	owner := e.Pod()
+	pod, exists := one[*corev1.Pod](c.w.server, pods, owner)
+	if owner == "" || e.Leaving && exists && pod.Spec.NodeName != "" {
+		return false
+	}
+	if r := byPod[owner]; r != nil && slices.Contains(r.Spec.IPs, ip) || !exists && c.retains(owner) {
+		return true
+	}
+	target, ok := one[*ciliumv2.CiliumNode](c.w.server, ciliumNodes, e.Node())
+	if !ok {
+		return false
+	}
+	arrived, _ := ciliumpool.DecodeEntry(target.Spec.IPAM.Pool[ip])
+	return arrived.NamesPod() == owner
 }
 
 // retains reports whether the StatefulSet of a pod exists, has not opted out, and retains the address of the pod after a

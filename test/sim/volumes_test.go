@@ -173,19 +173,34 @@ func TestNoInheritanceAcrossZones(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
+		defer func() {
+			cancel()
+			synctest.Wait()
+		}()
 		w := newWorld(ctx, kinds, setup{volumes: true}, map[string]int{})
 		w.newSet("a", 2, nil)
 		w.waitIdle()
 		w.calm(time.Minute)
-		pod, _ := one[*corev1.Pod](w.server, pods, namespace+"/a-0")
+		pod, exists := one[*corev1.Pod](w.server, pods, namespace+"/a-0")
+		if !exists || pod.Spec.NodeName == "" {
+			t.Fatal("pod a-0 was not placed")
+		}
 		lost := w.machine(pod.Spec.NodeName)
+		of, exists := one[*ciliumv2.CiliumNode](w.server, ciliumNodes, lost.name)
+		if !exists {
+			t.Fatalf("node %s has no CiliumNode", lost.name)
+		}
 		w.joinElsewhere(lost)
 		w.calm(time.Minute)
+		for _, m := range w.machines {
+			cn, ok := one[*ciliumv2.CiliumNode](w.server, ciliumNodes, m.name)
+			if ok && m.zone != lost.zone && slices.ContainsFunc(cn.Spec.IPAM.PodCIDRs, func(s string) bool { return slices.Contains(of.Spec.IPAM.PodCIDRs, s) }) {
+				t.Errorf("node %s in zone %s has the podCIDRs %v, want none of those of %s in zone %s: %v", m.name, m.zone, cn.Spec.IPAM.PodCIDRs, lost.name, lost.zone, of.Spec.IPAM.PodCIDRs)
+			}
+		}
 		w.newMachineIn(lost.zone)
 		if err := w.rest(); err != nil {
 			t.Error(err)
 		}
-		cancel()
-		synctest.Wait()
 	})
 }

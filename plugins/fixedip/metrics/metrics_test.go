@@ -50,6 +50,7 @@ func TestMetrics(t *testing.T) {
 	PoolWrite(1, false)
 	PoolWrite(7, false)
 	PoolWrite(1, true)
+	MigrationEnded(Migrated)
 
 	want := `
 # HELP fixedip_cache_entries [ALPHA] Pool entries, of all nodes, that name a pod as their owner.
@@ -90,6 +91,14 @@ fixedip_config_info{hash="4567"} 1
 # TYPE fixedip_informer_synced gauge
 fixedip_informer_synced{resource="ciliumnodes"} 1
 fixedip_informer_synced{resource="fixedips"} 0
+# HELP fixedip_migrations_total [ALPHA] Migrations of addresses to another node, by result: migrated, old_pod_running (the previous pod may still run), conflict (the address is not available, or a pool does not have the entry that the migration requires), node_gone (a CiliumNode does not exist), timeout, error.
+# TYPE fixedip_migrations_total counter
+fixedip_migrations_total{result="conflict"} 0
+fixedip_migrations_total{result="error"} 0
+fixedip_migrations_total{result="migrated"} 1
+fixedip_migrations_total{result="node_gone"} 0
+fixedip_migrations_total{result="old_pod_running"} 0
+fixedip_migrations_total{result="timeout"} 0
 # HELP fixedip_pool_write_conflicts_total [ALPHA] Patches of CiliumNodes that were refused because the CiliumNode had changed, and were decided again.
 # TYPE fixedip_pool_write_conflicts_total counter
 fixedip_pool_write_conflicts_total 1
@@ -120,7 +129,7 @@ fixedip_unplaced_pods{reason="workload"} 0
 `
 	err := testutil.GatherAndCompare(legacyregistry.DefaultGatherer, strings.NewReader(want),
 		"fixedip_claim_batch_size", "fixedip_claims_in_flight", "fixedip_claims_total", "fixedip_config_info", "fixedip_cache_entries", "fixedip_cache_nodes",
-		"fixedip_pool_write_conflicts_total", "fixedip_prefilter_total", "fixedip_requeues_total", "fixedip_informer_synced", "fixedip_unplaced_pods")
+		"fixedip_migrations_total", "fixedip_pool_write_conflicts_total", "fixedip_prefilter_total", "fixedip_requeues_total", "fixedip_informer_synced", "fixedip_unplaced_pods")
 	if err != nil {
 		t.Error(err)
 	}

@@ -114,7 +114,11 @@ func lastAddress(ctx context.Context, s *scene) error {
 		return fmt.Errorf("pod %s-0: the condition PodScheduled has the message %q, want it to contain %q", loser, message, "IPv4")
 	}
 	if err := stays(ctx, func() error {
-		if pod := s.witness.Pod(s.namespace, loser+"-0"); pod.Spec.NodeName != "" {
+		pod := s.witness.Pod(s.namespace, loser+"-0")
+		if pod == nil {
+			return fmt.Errorf("pod %s-0 does not exist, want it to wait", loser)
+		}
+		if pod.Spec.NodeName != "" {
 			return fmt.Errorf("pod %s is on node %s, although no address is free for the pod", pod.Name, pod.Spec.NodeName)
 		}
 		return nil

@@ -289,7 +289,10 @@ func (s *scene) rolledOut(ctx context.Context, name string, replicas int) (int, 
 		if err := s.api.Get(ctx, client.ObjectKeyFromObject(d), d); err != nil {
 			return err
 		}
-		if st := d.Status; st.ObservedGeneration != d.Generation || int(st.UpdatedReplicas) != replicas || int(st.Replicas) != replicas || int(st.ReadyReplicas) != replicas {
+		if d.Status.ObservedGeneration != d.Generation {
+			return fmt.Errorf("the Deployment %s is not rolled out: its status is of generation %d, want %d", name, d.Status.ObservedGeneration, d.Generation)
+		}
+		if st := d.Status; int(st.UpdatedReplicas) != replicas || int(st.Replicas) != replicas || int(st.ReadyReplicas) != replicas {
 			return fmt.Errorf("the Deployment %s is not rolled out: %d of %d pods have the last revision, %d are ready, %d exist", name, st.UpdatedReplicas, replicas, st.ReadyReplicas, st.Replicas)
 		}
 		pods := 0

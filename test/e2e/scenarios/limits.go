@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -70,7 +71,7 @@ func quotaReached(ctx context.Context, s *scene) error {
 
 // volume gives a pod a local volume on the third node. The template of the pod also allows another node, on which the volume
 // cannot be used.
-func volume(ctx context.Context, s *scene) error {
+func volume(ctx context.Context, s *scene) (err error) {
 	path := "/var/lib/volume-" + s.namespace
 	if _, err := s.cluster.Node(victimNode).Run(ctx, "mkdir", "-p", path); err != nil {
 		return err
@@ -87,6 +88,12 @@ func volume(ctx context.Context, s *scene) error {
 		if err := s.create(ctx, o); err != nil {
 			return err
 		}
+		// The objects are in no namespace, so close would leave them behind.
+		defer func() {
+			if failed := client.IgnoreNotFound(s.api.Delete(context.WithoutCancel(ctx), o)); failed != nil {
+				err = errors.Join(err, fmt.Errorf("delete %T %s: %w", o, o.GetName(), failed))
+			}
+		}()
 	}
 	set := s.statefulSet(workload{name: "web", replicas: 1, nodes: []string{victimNode, otherNode}})
 	set.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "data"}, Spec: corev1.PersistentVolumeClaimSpec{
@@ -126,13 +133,6 @@ func volume(ctx context.Context, s *scene) error {
 	if err := s.uncordon(ctx, victimNode); err != nil {
 		return err
 	}
-	if _, err := s.awaitReplaced(ctx, before, "web-0"); err != nil {
-		return err
-	}
-	for _, o := range []client.Object{disk, class} {
-		if err := client.IgnoreNotFound(s.api.Delete(ctx, o)); err != nil {
-			return fmt.Errorf("delete %T %s: %w", o, o.GetName(), err)
-		}
-	}
-	return nil
+	_, err = s.awaitReplaced(ctx, before, "web-0")
+	return err
 }

@@ -110,6 +110,9 @@ func (s *scene) close(ctx context.Context) error {
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
+		if err != nil {
+			return fmt.Errorf("check whether the namespace %s still exists: %w", s.namespace, err)
+		}
 		return fmt.Errorf("the namespace %s still exists: %v", s.namespace, ns.Status.Conditions)
 	})
 }

@@ -76,6 +76,7 @@ var mutations = []mutation{
 		"case v.Pod != nil:\n\t\treturn false\n\tcase !v.Workload.Exists:", "case !v.Workload.Exists:"},
 	{"claim an address without a check of its entry in the pool", "ipam/core/pool/claim.go",
 		"n.ClaimBlocker(a, entry.Owner(), nil)", "n.ClaimBlocker(a, entry.Owner(), func(Entry) bool { return true })"},
+	{"never release moved entries", "ipam/core/reclaim/entries.go", "range s.Moved {", "range s.Moved[:0] {"},
 	// Slots.
 	{"keep the slots of a workload that opted out", "ipam/controller/internal/gather/gather.go",
 		"w.OptsOut = found.OptsOut()", ""},
