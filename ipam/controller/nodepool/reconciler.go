@@ -185,14 +185,15 @@ func (r *Reconciler) FirstEntries(ctx context.Context, n pool.NodePool) ([]pool.
 }
 
 // reportShortages records an event for each shortage: the pool lacks entries, and the subnets have no free addresses for
-// them.
+// them. Events with the same reason and action on the same object are merged into one with the note of the first. So the
+// action names the family.
 func (r *Reconciler) reportShortages(n pool.NodePool, s *nodepool.State) {
 	_, shortages := s.FirstEntries(n)
 	for _, short := range shortages {
 		if s.Strict {
 			r.warn(n, "SubnetFull", "FillPool", "The node is strict, and its subnets (%s) have too few free IPs for the node itself and its pods; missing IPs: %d; pods without an IP cannot start before an IP is released", pool.JoinSubnets(n.PodCIDRs), short.Count)
 		} else {
-			r.warn(n, "SubnetFull", "FillPool", "The pool has too few free dynamic %s entries, and no %[1]s subnet of the node has a free IP (podCIDRs: %[2]s); missing entries: %[3]d; pods without a fixed IP may be unable to start before an IP is released", short.Family, pool.JoinSubnets(n.PodCIDRs), short.Count)
+			r.warn(n, "SubnetFull", "FillPool"+short.Family.String(), "The pool has too few free dynamic %s entries, and no %[1]s subnet of the node has a free IP (podCIDRs: %[2]s); missing entries: %[3]d; pods without a fixed IP may be unable to start before an IP is released", short.Family, pool.JoinSubnets(n.PodCIDRs), short.Count)
 		}
 	}
 }
