@@ -27,6 +27,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/nodepool"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
+	"fixedip.io/fixedip/ipam/store/fixedips"
 	"fixedip.io/fixedip/test/controllertest"
 )
 
@@ -133,23 +134,29 @@ func TestManagedFieldsAreRemovedOnce(t *testing.T) {
 
 // TestEntryOfAPodThatOptedOut checks that the controller "pool" writes the entry of a pod on a strict node if the pod
 // opted out while a FixedIP with its name retains an address. The controller fixedip writes the entries of other pods
-// with a FixedIP (model, seed 1973094).
+// with a FixedIP (model, seed 1973094). The FixedIP of a slot has another name than its holder.
 func TestEntryOfAPodThatOptedOut(t *testing.T) {
 	for name, c := range map[string]struct {
+		record, ip  string
 		annotations map[string]string
 		want        []netip.Addr
 	}{
-		"a pod with a FixedIP": {},
-		"a pod that opted out": {annotations: map[string]string{identity.AnnotationEnabled: "false"}, want: []netip.Addr{netip.MustParseAddr("10.0.1.4")}},
+		"a pod with a FixedIP": {record: "web-0", ip: "10.0.9.9"},
+		"a pod that opted out": {record: "web-0", ip: "10.0.9.9", annotations: map[string]string{identity.AnnotationEnabled: "false"},
+			want: []netip.Addr{netip.MustParseAddr("10.0.1.4")}},
+		"the holder of a slot": {record: "web-slot-1", ip: "10.0.1.9"},
+		"the holder of a slot that opted out": {record: "web-slot-1", ip: "10.0.1.9", annotations: map[string]string{identity.AnnotationEnabled: "false"},
+			want: []netip.Addr{netip.MustParseAddr("10.0.1.4")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web-0", UID: "1", Annotations: c.annotations}, Spec: corev1.PodSpec{NodeName: "n"}}
-			record := &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web-0"}, Spec: v1alpha1.FixedIPSpec{PodName: "web-0", IPs: []string{"10.0.9.9"}}}
+			record := &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: c.record}, Spec: v1alpha1.FixedIPSpec{PodName: "web-0", IPs: []string{c.ip}}}
 			objects := controllertest.Objects(node, pod, record)
 			s := newStage(t, objects, objects)
 			s.fill(nil, map[string]string{"10.0.1.2": "router"})
 			s.syncLedger()
+			s.Ledger.SetReservation(fixedips.ReservationOf(record))
 			r := s.reconciler(func(o *Reconciler) { o.StrictNodes = labels.Everything() })
 			if _, err := r.Reconcile(t.Context(), source.ForName("n")); err != nil {
 				t.Fatal(err)
