@@ -254,8 +254,8 @@ func (r *Reconciler) warn(n pool.NodePool, reason, action, note string, args ...
 	r.Events.Eventf(ciliumpool.Reference(n), nil, corev1.EventTypeWarning, reason, action, note, args...)
 }
 
-// nodeEvents returns a handler that enqueues a Node that is created, or whose labels, subnets, readiness or pod capacity
-// change.
+// nodeEvents returns a handler that enqueues a Node that is created or deleted, or whose labels, subnets, readiness or pod
+// capacity change. After the deletion, no cooldown waits for the agent any more (setReadiness).
 func nodeEvents() handler.Funcs {
 	return handler.Funcs{
 		CreateFunc: func(_ context.Context, e event.CreateEvent, q source.Queue) {
@@ -267,6 +267,9 @@ func nodeEvents() handler.Funcs {
 			if !maps.Equal(before.Labels, after.Labels) || !a.Equal(b) || nodeutil.IsReady(before) != nodeutil.IsReady(after) || !slices.Equal(before.Spec.PodCIDRs, after.Spec.PodCIDRs) {
 				q.Add(source.ForName(after.Name))
 			}
+		},
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q source.Queue) {
+			q.Add(source.ForName(e.Object.GetName()))
 		},
 	}
 }
