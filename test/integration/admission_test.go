@@ -40,7 +40,7 @@ var annotationReaders = map[string]func(value string) error{
 	request.AnnotationBy: func(v string) error {
 		pod := annotatedPod(request.AnnotationBy, v)
 		pod.Annotations[request.AnnotationIPs] = "10.240.1.10"
-		_, _, err := request.Of(pod, identity.Workload{Name: "web"}, false)
+		_, _, err := request.Of(pod, identity.Workload{Name: "web"}, identity.Identity{})
 		return err
 	},
 }

@@ -47,8 +47,9 @@ const gracePeriod = 5 * time.Second
 // ReasonWrongPodAddress is the reason of events about a pod that runs with an IP that is reserved for another pod.
 const ReasonWrongPodAddress = "WrongPodAddress"
 
-// reasons contains the event reason of each kind of conflict. Key: the kind. Each kind needs its own reason, because events
-// with the same reason on one object are merged into one, with the message of the first.
+// reasons contains the event reason of each kind of conflict. Key: the kind. Each kind needs its own reason, and each family
+// its own action, because events with the same reason and action on one object are merged into one, with the message of the
+// first.
 var reasons = map[string]string{
 	twoPods:     "AddressInUseTwice",
 	twoFixedIPs: "AddressReservedTwice",
@@ -247,7 +248,7 @@ func (r *Reconciler) report(c addressUsers, kind string) {
 		}
 	}
 	for _, o := range on {
-		r.Events.Eventf(o, nil, corev1.EventTypeWarning, reasons[kind], "Verify", "IP conflict: %s", c.conflicts(o.GetNamespace())[kind])
+		r.Events.Eventf(o, nil, corev1.EventTypeWarning, reasons[kind], "Verify"+address.Of(c.addr).String(), "IP conflict: %s", c.conflicts(o.GetNamespace())[kind])
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/test/controllertest"
 	"fixedip.io/fixedip/test/gen"
 )
 
@@ -77,6 +78,23 @@ func TestConflictsFor(t *testing.T) {
 	} {
 		if diff := cmp.Diff(want, c.conflicts(namespace)); diff != "" {
 			t.Errorf("%s (-want +got): %s", namespace, diff)
+		}
+	}
+}
+
+// TestReport checks that each conflict of a pod is seen in an event. The events of one pod must not be merged.
+func TestReport(t *testing.T) {
+	var recorded controllertest.MergedEvents
+	pod := podOn("node-1", "10.0.1.6", "fd00::6")
+	pod.Name = "web-0"
+	for _, a := range pod.Status.PodIPs {
+		c := addressUsers{addr: netip.MustParseAddr(a.IP), pods: []*corev1.Pod{pod, pod}, records: []*v1alpha1.FixedIP{record()}}
+		for _, kind := range []string{twoPods, wrongPod} {
+			before := len(recorded.Notes)
+			(&Reconciler{Events: &recorded}).report(c, kind)
+			if got := len(recorded.Notes) - before; got != 2 {
+				t.Errorf("%s, conflict %s: got %d new events, want one on the pod and one on the FixedIP", a.IP, kind, got)
+			}
 		}
 	}
 }

@@ -172,7 +172,7 @@ func (c *Controller) requestAllows(pod *corev1.Pod, id identity.Identity) (may f
 	if workload != nil {
 		of = *workload
 	}
-	requested, requests, err := request.Of(pod, of, id.IsBarePod())
+	requested, requests, err := request.Of(pod, of, id)
 	return func(a netip.Addr) bool {
 		// The scheduler refuses a pod whose request is invalid. If such a pod is bound nevertheless, it may have any IP.
 		return err != nil || !requests || !slices.Contains(requested.Families(), address.Of(a)) || requested.Contains(a)

@@ -63,7 +63,11 @@ func TestPodBoundOnAReleasedEntry(t *testing.T) {
 		"runs with an IP that has moved":               {pod: boundPod("10.0.1.200"), stored: map[string]pool.Entry{"10.0.1.200": moved}, evicted: true},
 		"runs with an IP that another pod uses":        {pod: boundPod("10.0.1.200"), used: map[string]string{"10.0.1.200": "db/x"}, evicted: true},
 		"runs with another IP than requested":          {pod: boundPod("10.0.1.7", func(p *corev1.Pod) { p.Annotations = map[string]string{request.AnnotationIPs: "10.0.1.200"} }), evicted: true},
-		"younger than RestartAfter":                    {pod: boundPod("10.0.1.200", func(p *corev1.Pod) { p.CreationTimestamp = metav1.Time{Time: begin} }), stored: map[string]pool.Entry{"10.0.1.200": pool.ForOwner("db/x")}},
+		"runs with another IP than requested, slot": {pod: boundPod("10.0.1.7", ofReplicaSet, func(p *corev1.Pod) {
+			// The name of the pod has no ordinal: it does not begin with the name of its workload.
+			p.OwnerReferences[0].Name, p.Annotations[request.AnnotationIPs] = "app", "10.0.1.200"
+		}), evicted: true},
+		"younger than RestartAfter": {pod: boundPod("10.0.1.200", func(p *corev1.Pod) { p.CreationTimestamp = metav1.Time{Time: begin} }), stored: map[string]pool.Entry{"10.0.1.200": pool.ForOwner("db/x")}},
 		"mismatch policy Report": {pod: boundPod("10.0.1.200", func(p *corev1.Pod) {
 			p.Annotations = map[string]string{identity.AnnotationOnMismatch: string(identity.Report)}
 		}), stored: map[string]pool.Entry{"10.0.1.200": pool.ForOwner("db/x")}},

@@ -21,6 +21,38 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
+// TestNodeEvents checks which events of a Node enqueue the node.
+func TestNodeEvents(t *testing.T) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
+	ready, labeled := node.DeepCopy(), node.DeepCopy()
+	ready.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	labeled.Labels = map[string]string{"a": "b"}
+	update := func(after *corev1.Node) func(h handler.Funcs, q source.Queue) {
+		return func(h handler.Funcs, q source.Queue) {
+			h.Update(t.Context(), event.UpdateEvent{ObjectOld: node, ObjectNew: after}, q)
+		}
+	}
+	for name, c := range map[string]struct {
+		send func(h handler.Funcs, q source.Queue)
+		want int
+	}{
+		"the Node is created": {func(h handler.Funcs, q source.Queue) { h.Create(t.Context(), event.CreateEvent{Object: node}, q) }, 1},
+		"the Node is ready":   {update(ready), 1},
+		"the labels change":   {update(labeled), 1},
+		"nothing changes":     {update(node), 0},
+		// Cooldowns end without the acknowledgement of an agent.
+		"the Node is deleted": {func(h handler.Funcs, q source.Queue) { h.Delete(t.Context(), event.DeleteEvent{Object: node}, q) }, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+			defer q.ShutDown()
+			if c.send(nodeEvents(), q); q.Len() != c.want {
+				t.Errorf("got %d requests, want %d", q.Len(), c.want)
+			}
+		})
+	}
+}
+
 // TestPodEventsEnqueueOtherNodes checks that the events of a pod enqueue another node whose pool still has an entry for the
 // pod. A scheduler may have claimed an entry on a strict node and then failed to bind the pod there: no other event enqueues
 // that node.

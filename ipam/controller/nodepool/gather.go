@@ -85,7 +85,7 @@ func (r *Reconciler) gather(ctx context.Context, n pool.NodePool) (*nodepool.Sta
 		return nil, err
 	}
 	if s.Strict {
-		s.Pods, err = r.podAddresses(ctx, pods)
+		s.Pods, err = r.podAddresses(ctx, n, pods)
 	}
 	s.Waiting = waiting(pods)
 	for i := range pods {
@@ -158,7 +158,7 @@ func (r *Reconciler) readLive(ctx context.Context, n pool.NodePool, s *nodepool.
 		})
 	}
 	if s.Strict {
-		live, err := r.podAddresses(ctx, pods)
+		live, err := r.podAddresses(ctx, n, pods)
 		if err != nil {
 			return err
 		}
@@ -209,11 +209,15 @@ func (r *Reconciler) needsEntry(ctx context.Context, from client.Reader, node, n
 	return err != nil || !fixed, nil
 }
 
-// podAddresses returns the pods of the pod network that are neither terminal nor being deleted, with their IPs. It leaves
-// out a pod if a FixedIP with its name has IPs, because the controller fixedip adds the entries of that pod. It does not leave
-// out a pod that opted out, because that pod does not get the addresses that the FixedIP retains; nor the holder of a slot,
-// whose FixedIP has another name: while the pool has the entry of the slot, the pod gets no other entry.
-func (r *Reconciler) podAddresses(ctx context.Context, pods []corev1.Pod) ([]nodepool.PodAddresses, error) {
+// podAddresses returns those of the pods that are of the pod network and neither terminal nor being deleted, with their IPs.
+// It leaves out a pod if a FixedIP with its name has IPs, because the controller fixedip adds the entries of that pod; and the
+// holder of a slot, whose FixedIP has another name, if the slot has an IP in the subnets of n. It does not leave out a pod
+// that opted out, because that pod does not get the addresses that the FixedIP retains.
+func (r *Reconciler) podAddresses(ctx context.Context, n pool.NodePool, pods []corev1.Pod) ([]nodepool.PodAddresses, error) {
+	reserved := sets.New[string]()
+	for _, k := range r.Ledger.ReservationsIn(n.Subnets...) {
+		reserved.Insert(k.Owner)
+	}
 	var list []nodepool.PodAddresses
 	for i := range pods {
 		pod := &pods[i]
@@ -224,7 +228,8 @@ func (r *Reconciler) podAddresses(ctx context.Context, pods []corev1.Pod) ([]nod
 		if err != nil {
 			return nil, err
 		}
-		if record != nil && len(record.Spec.IPs) > 0 && !identity.OptsOut(pod) {
+		fixed := record != nil && len(record.Spec.IPs) > 0 || reserved.Has(pool.OwnerKey(pod.Namespace, pod.Name))
+		if fixed && !identity.OptsOut(pod) {
 			continue
 		}
 		list = append(list, nodepool.PodAddresses{Namespace: pod.Namespace, Name: pod.Name, Addrs: podutil.IPs(pod)})

@@ -185,14 +185,15 @@ func (r *Reconciler) FirstEntries(ctx context.Context, n pool.NodePool) ([]pool.
 }
 
 // reportShortages records an event for each shortage: the pool lacks entries, and the subnets have no free addresses for
-// them.
+// them. Events with the same reason and action on the same object are merged into one with the note of the first. So the
+// action names the family.
 func (r *Reconciler) reportShortages(n pool.NodePool, s *nodepool.State) {
 	_, shortages := s.FirstEntries(n)
 	for _, short := range shortages {
 		if s.Strict {
 			r.warn(n, "SubnetFull", "FillPool", "The node is strict, and its subnets (%s) have too few free IPs for the node itself and its pods; missing IPs: %d; pods without an IP cannot start before an IP is released", pool.JoinSubnets(n.PodCIDRs), short.Count)
 		} else {
-			r.warn(n, "SubnetFull", "FillPool", "The pool has too few free dynamic %s entries, and no %[1]s subnet of the node has a free IP (podCIDRs: %[2]s); missing entries: %[3]d; pods without a fixed IP may be unable to start before an IP is released", short.Family, pool.JoinSubnets(n.PodCIDRs), short.Count)
+			r.warn(n, "SubnetFull", "FillPool"+short.Family.String(), "The pool has too few free dynamic %s entries, and no %[1]s subnet of the node has a free IP (podCIDRs: %[2]s); missing entries: %[3]d; pods without a fixed IP may be unable to start before an IP is released", short.Family, pool.JoinSubnets(n.PodCIDRs), short.Count)
 		}
 	}
 }
@@ -253,8 +254,8 @@ func (r *Reconciler) warn(n pool.NodePool, reason, action, note string, args ...
 	r.Events.Eventf(ciliumpool.Reference(n), nil, corev1.EventTypeWarning, reason, action, note, args...)
 }
 
-// nodeEvents returns a handler that enqueues a Node that is created, or whose labels, subnets, readiness or pod capacity
-// change.
+// nodeEvents returns a handler that enqueues a Node that is created or deleted, or whose labels, subnets, readiness or pod
+// capacity change. After the deletion, no cooldown waits for the agent any more (setReadiness).
 func nodeEvents() handler.Funcs {
 	return handler.Funcs{
 		CreateFunc: func(_ context.Context, e event.CreateEvent, q source.Queue) {
@@ -266,6 +267,9 @@ func nodeEvents() handler.Funcs {
 			if !maps.Equal(before.Labels, after.Labels) || !a.Equal(b) || nodeutil.IsReady(before) != nodeutil.IsReady(after) || !slices.Equal(before.Spec.PodCIDRs, after.Spec.PodCIDRs) {
 				q.Add(source.ForName(after.Name))
 			}
+		},
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q source.Queue) {
+			q.Add(source.ForName(e.Object.GetName()))
 		},
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,6 +27,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/nodepool"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumpool"
+	"fixedip.io/fixedip/ipam/store/fixedips"
 	"fixedip.io/fixedip/test/controllertest"
 )
 
@@ -132,23 +134,29 @@ func TestManagedFieldsAreRemovedOnce(t *testing.T) {
 
 // TestEntryOfAPodThatOptedOut checks that the controller "pool" writes the entry of a pod on a strict node if the pod
 // opted out while a FixedIP with its name retains an address. The controller fixedip writes the entries of other pods
-// with a FixedIP (model, seed 1973094).
+// with a FixedIP (model, seed 1973094). The FixedIP of a slot has another name than its holder.
 func TestEntryOfAPodThatOptedOut(t *testing.T) {
 	for name, c := range map[string]struct {
+		record, ip  string
 		annotations map[string]string
 		want        []netip.Addr
 	}{
-		"a pod with a FixedIP": {},
-		"a pod that opted out": {annotations: map[string]string{identity.AnnotationEnabled: "false"}, want: []netip.Addr{netip.MustParseAddr("10.0.1.4")}},
+		"a pod with a FixedIP": {record: "web-0", ip: "10.0.9.9"},
+		"a pod that opted out": {record: "web-0", ip: "10.0.9.9", annotations: map[string]string{identity.AnnotationEnabled: "false"},
+			want: []netip.Addr{netip.MustParseAddr("10.0.1.4")}},
+		"the holder of a slot": {record: "web-slot-1", ip: "10.0.1.9"},
+		"the holder of a slot that opted out": {record: "web-slot-1", ip: "10.0.1.9", annotations: map[string]string{identity.AnnotationEnabled: "false"},
+			want: []netip.Addr{netip.MustParseAddr("10.0.1.4")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web-0", UID: "1", Annotations: c.annotations}, Spec: corev1.PodSpec{NodeName: "n"}}
-			record := &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: "web-0"}, Spec: v1alpha1.FixedIPSpec{PodName: "web-0", IPs: []string{"10.0.9.9"}}}
+			record := &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{Namespace: "db", Name: c.record}, Spec: v1alpha1.FixedIPSpec{PodName: "web-0", IPs: []string{c.ip}}}
 			objects := controllertest.Objects(node, pod, record)
 			s := newStage(t, objects, objects)
 			s.fill(nil, map[string]string{"10.0.1.2": "router"})
 			s.syncLedger()
+			s.Ledger.SetReservation(fixedips.ReservationOf(record))
 			r := s.reconciler(func(o *Reconciler) { o.StrictNodes = labels.Everything() })
 			if _, err := r.Reconcile(t.Context(), source.ForName("n")); err != nil {
 				t.Fatal(err)
@@ -156,6 +164,41 @@ func TestEntryOfAPodThatOptedOut(t *testing.T) {
 			n := ciliumpool.FromCiliumNode(s.node())
 			if got := n.Owns("db/web-0"); !slices.Equal(got, c.want) {
 				t.Errorf("got entries of the pod at %v, want %v; the entries of the pool are %+v", got, c.want, n.Entries)
+			}
+		})
+	}
+}
+
+// TestReportShortages checks that each shortage of a pool is seen in an event. The events of one node must not be merged.
+func TestReportShortages(t *testing.T) {
+	const ends = "pods without a fixed IP may be unable to start before an IP is released"
+	for name, c := range map[string]struct {
+		subnets []string
+		strict  bool
+		want    []string
+	}{
+		"no shortage": {subnets: []string{"10.0.1.0/24", "fd00::/120"}},
+		"one family is short": {subnets: []string{"10.0.1.0/30", "fd00::/120"}, want: []string{
+			"The pool has too few free dynamic IPv4 entries, and no IPv4 subnet of the node has a free IP (podCIDRs: 10.0.1.0/30, fd00::/120); missing entries: 6; " + ends,
+		}},
+		"both families are short": {subnets: []string{"10.0.1.0/30", "fd00::/126"}, want: []string{
+			"The pool has too few free dynamic IPv4 entries, and no IPv4 subnet of the node has a free IP (podCIDRs: 10.0.1.0/30, fd00::/126); missing entries: 6; " + ends,
+			"The pool has too few free dynamic IPv6 entries, and no IPv6 subnet of the node has a free IP (podCIDRs: 10.0.1.0/30, fd00::/126); missing entries: 5; " + ends,
+		}},
+		"strict": {subnets: []string{"10.0.1.0/30", "fd00::/126"}, strict: true, want: []string{
+			"The node is strict, and its subnets (10.0.1.0/30, fd00::/126) have too few free IPs for the node itself and its pods; missing IPs: 1; pods without an IP cannot start before an IP is released",
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var recorded controllertest.MergedEvents
+			n := pool.NodePool{Name: "n", PodCIDRs: c.subnets, HasPool: true}
+			for _, subnet := range c.subnets {
+				n.Subnets = append(n.Subnets, netip.MustParsePrefix(subnet))
+			}
+			s := &nodepool.State{Watermark: nodepool.Watermark{Free: 8, Max: 8}, Strict: c.strict, Reserved: func(netip.Addr) bool { return false }}
+			(&Reconciler{Events: &recorded}).reportShortages(n, s)
+			if diff := cmp.Diff(c.want, recorded.Notes); diff != "" {
+				t.Errorf("notes of the events (-want +got): %s", diff)
 			}
 		})
 	}

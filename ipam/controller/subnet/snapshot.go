@@ -243,7 +243,7 @@ func overlapOf(node, other string) string {
 	return fmt.Sprintf("The subnets of %s overlap, so that no IP in them is assigned", nodes)
 }
 
-// waitsFor returns the message of the condition SubnetAvailable for a reserved address without a home node.
+// waitsFor returns the message of the condition SubnetAvailable for k, an address without a home node in o.Reserved.
 func (c *Controller) waitsFor(o subnetplan.OrphanedSubnets, k reservation.Address) string {
 	if len(o.Subnets) == 0 {
 		return c.waitsForSubnet(o, k)
@@ -268,10 +268,9 @@ func (c *Controller) waitsFor(o subnetplan.OrphanedSubnets, k reservation.Addres
 	if c.FromNode {
 		return message
 	}
-	field := "spec.successor of its NodeSubnet"
-	if i := slices.IndexFunc(o.Subnets, func(s subnetplan.Subnet) bool { return s.CIDR.Contains(k.Addr) }); i >= 0 {
-		field = "spec.successor of NodeSubnet " + address.SubnetName(o.Subnets[i].CIDR)
-	}
+	// One of the subnets contains each address in o.Reserved.
+	i := slices.IndexFunc(o.Subnets, func(s subnetplan.Subnet) bool { return s.CIDR.Contains(k.Addr) })
+	field := "spec.successor of NodeSubnet " + address.SubnetName(o.Subnets[i].CIDR)
 	if o.Node == "" {
 		return message + "; to assign the subnet at once, set " + field + " to the name of a node"
 	}

@@ -50,9 +50,11 @@ func (s *stage) delete(o client.Object) {
 }
 
 // reconcile reconciles node n, and returns the events that were recorded since the last call.
-func (s *stage) reconcile() (events []string) {
+func (s *stage) reconcile() (events []string) { return s.reconcileNode("n") }
+
+func (s *stage) reconcileNode(name string) (events []string) {
 	s.t.Helper()
-	if _, err := s.c.Reconcile(s.t.Context(), source.ForName("n")); err != nil {
+	if _, err := s.c.Reconcile(s.t.Context(), source.ForName(name)); err != nil {
 		s.t.Fatal(err)
 	}
 	for len(s.Recorder.Events) > 0 {
@@ -135,9 +137,9 @@ func TestReconcile(t *testing.T) {
 		},
 		"a node that is gone": func(s *stage) (got, want any) {
 			s.create(s.unschedulable("db-0"), record("db-0", "gone"))
-			s.reconcile()
+			early := s.reconcileNode("gone")
 			s.Clock.Step(time.Hour)
-			return s.reconcile(), []string(nil)
+			return [][]string{early, s.reconcileNode("gone")}, [][]string{nil, nil}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

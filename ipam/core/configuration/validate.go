@@ -82,7 +82,7 @@ func (c Configuration) validateFamilies(path *field.Path) (errs field.ErrorList)
 	}
 	for i, f := range c.IPFamilies {
 		if !slices.Contains(c.Subnets.families(), f) {
-			errs = append(errs, field.Invalid(path.Index(i), f, "subnets.clusterPools has no CIDR of this family"))
+			errs = append(errs, field.Invalid(path.Index(i), f, fmt.Sprintf("subnets.clusterPools has no %s CIDR; add one, or remove %[1]s from ipFamilies", f)))
 		}
 	}
 	return errs
@@ -134,7 +134,7 @@ func (p Pools) validate(path *field.Path) (errs field.ErrorList) {
 		errs = append(errs, field.Invalid(path.Child("minFree"), free, fmt.Sprintf("must be at least %d: a Cilium agent with health checks does not start with a smaller pool", minFree)))
 	}
 	if most != 0 && most < free {
-		errs = append(errs, field.Invalid(path.Child("maxDynamic"), most, "must be 0, or at least minFree"))
+		errs = append(errs, field.Invalid(path.Child("maxDynamic"), most, fmt.Sprintf("must be 0, or at least minFree (%d)", free)))
 	}
 	return errs
 }

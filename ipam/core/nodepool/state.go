@@ -149,7 +149,7 @@ func (s *State) watermark(n pool.NodePool, f address.Family) Watermark {
 	// may take 15 s. Each further batch would wait for another report. So the entries for all waiting pods are added at
 	// once.
 	if waiting := withoutEntry(n, s.Waiting); waiting > 0 {
-		w.Free = max(w.Free, waiting+unreportedNodeIPs(n))
+		w.Free = max(w.Free, waiting+unreportedNodeIPs(n, f))
 	}
 	return w
 }
@@ -169,12 +169,12 @@ func withoutEntry(n pool.NodePool, owners []string) int {
 	return count
 }
 
-// unreportedNodeIPs returns the number of addresses that the agent may have taken for the node itself and has not reported
-// yet. Until the agent reports them, they count as free.
-func unreportedNodeIPs(n pool.NodePool) int {
+// unreportedNodeIPs returns the number of addresses of a family that the agent may have taken for the node itself and has not
+// reported yet. Until the agent reports them, they count as free.
+func unreportedNodeIPs(n pool.NodePool, f address.Family) int {
 	count := len(pool.NodeOwners)
-	for _, owner := range n.Used {
-		if pool.ForOwner(owner).Kind == pool.NodeOwned {
+	for a, owner := range n.Used {
+		if address.Of(a) == f && pool.ForOwner(owner).Kind == pool.NodeOwned {
 			count--
 		}
 	}

@@ -20,6 +20,8 @@ func TestEntriesForWaitingPods(t *testing.T) {
 		"router reported":                    {netip.MustParseAddr("10.0.0.1"): "router"},
 		"all addresses of the node reported": {netip.MustParseAddr("10.0.0.1"): "router", netip.MustParseAddr("10.0.0.2"): "health", netip.MustParseAddr("10.0.0.3"): "ingress"},
 		"router and a pod reported":          {netip.MustParseAddr("10.0.0.1"): "router", netip.MustParseAddr("10.0.0.4"): "default/runs-0"},
+		"router and health of both families reported": {netip.MustParseAddr("10.0.0.1"): "router", netip.MustParseAddr("fd00::1"): "router",
+			netip.MustParseAddr("10.0.0.2"): "health", netip.MustParseAddr("fd00::2"): "health"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			const own, running, waiting = 3, 20, 15

@@ -53,7 +53,7 @@ func TestStrict(t *testing.T) {
 		"owned entries do not change, and their pods get no other entry": {
 			node: node(own(map[string]pool.Entry{"10.0.1.6": pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"), "10.0.1.4": web})), pods: []nodepool.PodAddresses{pod("web"), pod("mysql-0")}},
 		"moved and releasing addresses are skipped": {
-			node: withHandshakes(own(map[string]pool.Entry{"10.0.1.6": pool.MovedEntry("m", "db/x")}), map[string]pool.Handshake{"10.0.1.4": pool.Released}), pods: []nodepool.PodAddresses{pod("web")}, want: map[string]pool.Entry{"10.0.1.5": web}},
+			node: withHandshakes(own(map[string]pool.Entry{"10.0.1.4": pool.MovedEntry("m", "db/x")}), map[string]pool.Handshake{"10.0.1.5": pool.Released}), pods: []nodepool.PodAddresses{pod("web")}, want: map[string]pool.Entry{"10.0.1.6": web}},
 		"a reserved address is skipped": {
 			node: node(own(nil)), pods: []nodepool.PodAddresses{pod("web")}, reserved: "10.0.1.4", want: map[string]pool.Entry{"10.0.1.5": web}},
 		"a full subnet": {

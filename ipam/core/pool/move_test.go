@@ -155,32 +155,28 @@ func TestMoveRequiresUnused(t *testing.T) {
 	vacate := func(m pool.Move, n pool.NodePool) ([]pool.EntryChange, error) {
 		return m.VacateSource(n, time.Unix(1000, 0))
 	}
+	at := func(e pool.Entry) map[netip.Addr]pool.Entry { return map[netip.Addr]pool.Entry{a: e} }
 	for name, c := range map[string]struct {
-		step  func(pool.Move, pool.NodePool) ([]pool.EntryChange, error)
-		move  pool.Move
-		entry pool.Entry
-		want  bool
+		step    func(pool.Move, pool.NodePool) ([]pool.EntryChange, error)
+		move    pool.Move
+		entries map[netip.Addr]pool.Entry
+		want    bool
 	}{
-		"commit at home":                {pool.Move.CommitAtHome, from("h", "h", "t", false), mine, true},
-		"commit at a home that is down": {pool.Move.CommitAtHome, from("h", "h", "t", true), mine, false},
-		"commit onward":                 {pool.Move.CommitAtHome, from("h", "s", "t", false), pool.LeavingEntry("s", owner), false},
-		"commit to home":                {pool.Move.CommitAtHome, from("h", "s", "h", false), pool.LeavingEntry("s", owner), false},
-		"vacate":                        {vacate, from("h", "s", "t", false), mine, true},
-		"vacate a node that is down":    {vacate, from("h", "s", "t", true), mine, false},
-		"vacate a MoveTarget entry":     {vacate, from("h", "s", "t", false), pool.MoveTargetEntry(owner), false},
-		"prepare":                       {pool.Move.PrepareTarget, from("h", "h", "t", false), pool.MoveTargetEntry(owner), false},
-		"complete":                      {pool.Move.CompleteAtTarget, from("h", "h", "t", false), pool.MoveTargetEntry(owner), false},
-		"mark leaving":                  {pool.Move.MarkLeaving, from("h", "s", "t", false), pool.MovedEntry("s", owner), false},
+		"commit at home":                {pool.Move.CommitAtHome, from("h", "h", "t", false), at(mine), true},
+		"commit at a home that is down": {pool.Move.CommitAtHome, from("h", "h", "t", true), at(mine), false},
+		"commit onward":                 {pool.Move.CommitAtHome, from("h", "s", "t", false), at(pool.LeavingEntry("s", owner)), false},
+		"commit to home":                {pool.Move.CommitAtHome, from("h", "s", "h", false), at(pool.LeavingEntry("s", owner)), false},
+		"vacate":                        {vacate, from("h", "s", "t", false), at(mine), true},
+		"vacate a node that is down":    {vacate, from("h", "s", "t", true), at(mine), false},
+		"vacate a MoveTarget entry":     {vacate, from("h", "s", "t", false), at(pool.MoveTargetEntry(owner)), false},
+		"prepare":                       {pool.Move.PrepareTarget, from("h", "h", "t", false), nil, false},
+		"complete":                      {pool.Move.CompleteAtTarget, from("h", "h", "t", false), at(pool.MoveTargetEntry(owner)), false},
+		"mark leaving":                  {pool.Move.MarkLeaving, from("h", "s", "t", false), at(pool.MovedEntry("s", owner)), false},
 	} {
-		n := pool.NodePool{Name: "n", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}, Entries: map[netip.Addr]pool.Entry{a: c.entry}}
+		n := pool.NodePool{Name: "n", Subnets: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}, Entries: c.entries}
 		edits, err := c.step(c.move, n)
-		if err != nil {
-			t.Errorf("%s: got error %v, want none", name, err)
-		}
-		for _, e := range edits {
-			if e.RequireUnused != c.want {
-				t.Errorf("%s: got RequireUnused %v, want %v", name, e.RequireUnused, c.want)
-			}
+		if err != nil || len(edits) != 1 || edits[0].RequireUnused != c.want {
+			t.Errorf("%s: got edits %+v and error %v, want one edit with RequireUnused %v", name, edits, err, c.want)
 		}
 	}
 }

@@ -194,7 +194,7 @@ func FuzzOf(f *testing.F) {
 		if onPod {
 			pod.Annotations, workload.Annotations = annotations, nil
 		}
-		got, ok, err := request.Of(pod, workload, unnumbered)
+		got, ok, err := request.Of(pod, workload, identity.Identity{Slot: unnumbered})
 		if requests := identity.RequestsIPs(pod.Annotations, workload.Annotations); requests != (ok || err != nil) {
 			t.Fatalf("RequestsIPs returns %v, but Of returns %s, %v, error %v", requests, got, ok, err)
 		}

@@ -56,10 +56,10 @@ func Relevant(before, after identity.Workload) bool {
 		before.Annotations[AnnotationBy] != after.Annotations[AnnotationBy]
 }
 
-// Of returns the request of a pod; ok is false if it requests nothing. Annotations of the pod take precedence over those
-// of the workload, and AnnotationIPs over AnnotationCalico. unnumbered is true for bare pods and for pods with slots.
-// The text of an error continues a sentence about the pod: "requests addresses …".
-func Of(pod *corev1.Pod, workload identity.Workload, unnumbered bool) (requested Requested, ok bool, err error) {
+// Of returns the request of a pod with the identity id; ok is false if it requests nothing. Annotations of the pod take
+// precedence over those of the workload, and AnnotationIPs over AnnotationCalico. Bare pods and pods with slots have no
+// ordinals. The text of an error continues a sentence about the pod: "requests addresses …".
+func Of(pod *corev1.Pod, workload identity.Workload, id identity.Identity) (requested Requested, ok bool, err error) {
 	text, source, ok := lookup(pod, workload, AnnotationIPs)
 	parse, by := Parse, byOrdinal
 	if !ok {
@@ -69,6 +69,7 @@ func Of(pod *corev1.Pod, workload identity.Workload, unnumbered bool) (requested
 	if !ok {
 		return Requested{}, false, nil
 	}
+	unnumbered := id.Slot || id.IsBarePod()
 	if unnumbered {
 		by = bySet
 	}

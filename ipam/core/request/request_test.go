@@ -75,7 +75,7 @@ func TestOf(t *testing.T) {
 			if c.slot {
 				set.Kind = "Deployment"
 			}
-			requested, ok, err := request.Of(pod, set, c.slot)
+			requested, ok, err := request.Of(pod, set, identity.Identity{Slot: c.slot})
 			if message(err) != c.wantErr || ok != (c.wantErr == "" && !c.nothing) || ok && requested.String() != c.want {
 				t.Errorf("Of returns %s, %v, error %q; want %s, error %q", requested, ok, message(err), c.want, c.wantErr)
 			}

@@ -87,6 +87,8 @@ func TestKeepRunning(t *testing.T) {
 		"a pod with another address than the reserved one, strict":           {entries{a: mine}, []subnetplan.Running{pod("mysql-0", nil, b)}, true, entries{b: pool.CooldownEntry("", clock)}},
 		"an unreserved pod with an address that is reserved for another pod": {entries{a: other}, []subnetplan.Running{unreserved}, false, entries{a: pool.CooldownEntry("", clock)}},
 		"an unreserved pod with an address that has moved":                   {entries{a: pool.MovedEntry("node-2", "db/mysql-1")}, []subnetplan.Running{unreserved}, false, nil},
+		"an unreserved pod with the address of a foreign entry":              {entries{a: pool.ForOwner("example.com/vip")}, []subnetplan.Running{unreserved}, false, nil},
+		"an unreserved pod with an address of the node itself":               {entries{a: pool.ForOwner("router")}, []subnetplan.Running{unreserved}, false, entries{a: pool.CooldownEntry("", clock)}},
 		"two pods with one name":                                             {nil, []subnetplan.Running{pod("mysql-0", &mine, a), pod("mysql-0", &mine, a)}, false, entries{a: mine}},
 		"two pods with one address":                                          {nil, []subnetplan.Running{pod("mysql-0", &mine, a), unreserved}, false, entries{a: pool.CooldownEntry("", clock)}},
 		"both families":                                                      {nil, []subnetplan.Running{pod("mysql-0", &mine, a, addr("fd00::17"))}, false, entries{a: mine, addr("fd00::17"): mine}},

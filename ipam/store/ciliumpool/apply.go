@@ -47,11 +47,13 @@ type Change struct {
 // a pod with that name that waits for an IP on the node.
 func (w *Writer) Apply(ctx context.Context, c Change) (remaining []pool.EntryChange, err error) {
 	// written contains the latest edit of each address. Decide is called again after a failed try. After a write whose
-	// response was lost, Decide returns no edits, and the edits of the earlier try count.
+	// response was lost, Decide does not return its edits again, and they still count. Edits that the pool does not show were
+	// not written, or another client has changed their entries since.
 	written := map[netip.Addr]pool.EntryChange{}
 	request := c.WriteRequest
 	request.Decide = func(n pool.NodePool) ([]pool.EntryChange, error) {
 		edits, err := c.Decide(n)
+		maps.DeleteFunc(written, func(_ netip.Addr, e pool.EntryChange) bool { return len(n.Undo([]pool.EntryChange{e})) == 0 })
 		for _, e := range edits {
 			written[e.Addr] = e
 		}

@@ -41,6 +41,15 @@ func TestApply(t *testing.T) {
 			return edits, nil
 		}
 	}
+	// replan decides own(before) in the first try and own(after) in all others.
+	replan := func(before, after netip.Addr) func(pool.NodePool) ([]pool.EntryChange, error) {
+		plan := before
+		return func(n pool.NodePool) ([]pool.EntryChange, error) {
+			edits, err := own(plan)(n)
+			plan = after
+			return edits, err
+		}
+	}
 	refuteAll := func(_ *apiServer, _ int, written []pool.EntryChange) ([]pool.EntryChange, error) { return written, nil }
 	confirmAll := func(*apiServer, int, []pool.EntryChange) ([]pool.EntryChange, error) { return nil, nil }
 	for name, c := range map[string]struct {
@@ -84,6 +93,12 @@ func TestApply(t *testing.T) {
 		"a lost response": {decide: release, confirm: refuteAll, fail: func(n int) (error, bool) {
 			return only(n == 1, context.DeadlineExceeded), true
 		}, want: start, err: ErrUndone, patches: 2},
+		"another plan after a conflict": {decide: replan(second, fresh), confirm: confirmAll, fail: func(n int) (error, bool) {
+			return only(n == 1, apierrors.NewConflict(resource, "n", nil)), false
+		}, want: map[netip.Addr]pool.Entry{first: owned, second: {}, fresh: owned}, remaining: []netip.Addr{fresh}, patches: 2},
+		"another plan after a lost response": {decide: replan(second, fresh), confirm: refuteAll, fail: func(n int) (error, bool) {
+			return only(n == 1, context.DeadlineExceeded), true
+		}, want: start, err: ErrUndone, patches: 3},
 		"a write that is refused": {decide: release, confirm: refuteAll, fail: func(int) (error, bool) {
 			return apierrors.NewForbidden(resource, "n", nil), false
 		}, want: start, err: ErrRefused, patches: 1},

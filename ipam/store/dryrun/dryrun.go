@@ -74,14 +74,15 @@ func (g guard) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// log logs a write that the API server accepted, unless the same write was logged before. A body that is not JSON is ignored:
-// such writes are the same if they have the same method and path.
+// log logs a write that the API server accepted, unless the same write was logged before. It does not log a body that is not
+// JSON, which may be binary.
 func (r *Run) log(request *http.Request, body []byte) {
-	shown := ""
+	shown, same := "", string(body)
 	if strings.Contains(request.Header.Get("Content-Type"), "json") {
 		shown = withoutVersion(body)
+		same = shown
 	}
-	hash := sha256.Sum256([]byte(request.Method + "\x00" + request.URL.Path + "\x00" + shown))
+	hash := sha256.Sum256([]byte(request.Method + "\x00" + request.URL.Path + "\x00" + same))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.logged.Has(hash) {

@@ -54,6 +54,9 @@ func TestRun(t *testing.T) {
 		obj.SetResourceVersion("")
 		return obj
 	}
+	yaml := func(text string) func() error {
+		return func() error { return c.Patch(ctx, object(), client.RawPatch(types.ApplyYAMLPatchType, []byte(text))) }
+	}
 	uid := types.UID("1")
 	for name, write := range map[string]struct {
 		do   func() error
@@ -64,8 +67,10 @@ func TestRun(t *testing.T) {
 		"patch": {func() error {
 			return c.Patch(ctx, object(), client.RawPatch(types.JSONPatchType, []byte(`[{"op":"test"}]`)))
 		}, `"method"="PATCH" "path"="/apis/fixedip.io/v1alpha1/namespaces/db/fixedips/mysql-0" "body"="[{`},
-		"delete": {func() error { return c.Delete(ctx, object(), client.Preconditions{UID: &uid}) }, `"method"="DELETE" "path"="/apis/fixedip.io/v1alpha1/namespaces/db/fixedips/mysql-0"`},
-		"status": {func() error { return c.Status().Update(ctx, object()) }, `"path"="/apis/fixedip.io/v1alpha1/namespaces/db/fixedips/mysql-0/status"`},
+		"body that is not JSON":         {yaml("spec: {}"), `"method"="PATCH" "path"="/apis/fixedip.io/v1alpha1/namespaces/db/fixedips/mysql-0" "body"=""`},
+		"another body that is not JSON": {yaml("spec: {ips: []}"), `"method"="PATCH" "path"="/apis/fixedip.io/v1alpha1/namespaces/db/fixedips/mysql-0" "body"=""`},
+		"delete":                        {func() error { return c.Delete(ctx, object(), client.Preconditions{UID: &uid}) }, `"method"="DELETE" "path"="/apis/fixedip.io/v1alpha1/namespaces/db/fixedips/mysql-0"`},
+		"status":                        {func() error { return c.Status().Update(ctx, object()) }, `"path"="/apis/fixedip.io/v1alpha1/namespaces/db/fixedips/mysql-0/status"`},
 	} {
 		logged = nil
 		count := run.Writes()
@@ -83,8 +88,8 @@ func TestRun(t *testing.T) {
 	logged, api.status = nil, http.StatusConflict
 	refused := object()
 	refused.SetName("mysql-1")
-	if err := c.Update(ctx, refused); err == nil || len(logged) > 0 || run.Writes() != 5 {
-		t.Errorf("a refused write: error %v, logged %q, counted %d writes; want an error, no log and 5 writes", err, logged, run.Writes())
+	if err := c.Update(ctx, refused); err == nil || len(logged) > 0 || run.Writes() != 7 {
+		t.Errorf("a refused write: error %v, logged %q, counted %d writes; want an error, no log and 7 writes", err, logged, run.Writes())
 	}
 }
 

@@ -188,7 +188,9 @@ func TestLiveWithSharedInformer(t *testing.T) {
 	web := object("a.b/v1", "Thing", "web", nil)
 	api := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{things: "ThingList"}, web)
 	shared := toolscache.NewSharedIndexInformer(&toolscache.ListWatch{}, web, 0, toolscache.Indexers{})
-	if err := shared.GetIndexer().Add(web); err != nil {
+	cached := web.DeepCopy()
+	cached.SetUID("uid-cached")
+	if err := shared.GetIndexer().Add(cached); err != nil {
 		t.Fatal(err)
 	}
 	s := New(api, mapper, gvk.GroupKind())
@@ -196,7 +198,7 @@ func TestLiveWithSharedInformer(t *testing.T) {
 		t.Fatal(err)
 	}
 	if w, err := s.Live(t.Context(), gvk.GroupKind(), "db", "web"); err != nil || w == nil || w.UID != "uid-web" {
-		t.Errorf("Live: got %v, error %v; want the workload", w, err)
+		t.Errorf("Live: got %v, error %v; want the workload with UID uid-web of the API server", w, err)
 	}
 }
 

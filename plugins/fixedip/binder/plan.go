@@ -257,7 +257,7 @@ func (b *Binder) requestOf(pod *corev1.Pod, id identity.Identity) (request.Reque
 	if err != nil {
 		return request.Requested{}, err
 	}
-	requested, _, err := request.Of(pod, *workload, id.Slot || id.IsBarePod())
+	requested, _, err := request.Of(pod, *workload, id)
 	return requested, err
 }
 

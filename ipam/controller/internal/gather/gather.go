@@ -179,7 +179,8 @@ func (g *Gatherer) Identity(ctx context.Context, from Reader, key client.ObjectK
 	s.Workload.Excludes = found.Excludes(key.Name)
 	failover, err := identity.Failover(found.Annotations, found.Template)
 	if err != nil {
-		g.Events.Eventf(Object(found), nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadPolicy", "%v; FixedIPs keep their failover policy, and new ones get the default", err)
+		// The action is not that of an invalid reclaim policy: events that differ only in their notes are merged.
+		g.Events.Eventf(Object(found), nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadFailover", "%v; FixedIPs keep their failover policy, and new ones get the default", err)
 	} else {
 		s.Workload.Failover = &failover
 	}
@@ -247,7 +248,7 @@ func (g *Gatherer) describe(w *reclaim.Workload, found *identity.Workload) {
 	w.OptsOut = found.OptsOut()
 	policy, err := identity.Reclaim(identity.DefaultReclaim(), found.Annotations, found.Template)
 	if err != nil {
-		g.Events.Eventf(Object(found), nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadPolicy", "%v; FixedIPs keep their reclaim policy, and new ones get the default", err)
+		g.Events.Eventf(Object(found), nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadReclaim", "%v; FixedIPs keep their reclaim policy, and new ones get the default", err)
 		return
 	}
 	w.Reclaim = &policy
@@ -261,7 +262,7 @@ func (g *Gatherer) ownWorkload(s *reclaim.State) {
 	s.Workload.Exists, s.Workload.UID = true, s.Pod.UID
 	s.RequestsIPs = identity.RequestsIPs(s.Pod.Annotations, nil)
 	if failover, err := identity.Failover(s.Pod.Annotations, nil); err != nil {
-		g.Events.Eventf(s.Pod, nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadPolicy", "%v; a FixedIP of the pod keeps its failover policy, and a new one gets the default", err)
+		g.Events.Eventf(s.Pod, nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadFailover", "%v; a FixedIP of the pod keeps its failover policy, and a new one gets the default", err)
 	} else if failover != "" {
 		// Without the annotation, the FixedIP keeps the policy that a user has set in spec.failover: the next bare pod of the name
 		// has no annotation either.
@@ -269,7 +270,7 @@ func (g *Gatherer) ownWorkload(s *reclaim.State) {
 	}
 	policy, err := identity.Reclaim(identity.NamedReclaim(), s.Pod.Annotations)
 	if err != nil {
-		g.Events.Eventf(s.Pod, nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadPolicy", "%v; a FixedIP of the pod keeps its reclaim policy, and a new one gets the default", err)
+		g.Events.Eventf(s.Pod, nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadReclaim", "%v; a FixedIP of the pod keeps its reclaim policy, and a new one gets the default", err)
 		if s.Record != nil {
 			return
 		}

@@ -21,6 +21,7 @@ import (
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/reclaim"
+	"fixedip.io/fixedip/test/controllertest"
 	"fixedip.io/fixedip/test/gen"
 )
 
@@ -135,5 +136,18 @@ func TestBarePodsPolicy(t *testing.T) {
 				t.Errorf("got %d events, want one: %t", len(recorder.Events), c.event)
 			}
 		})
+	}
+}
+
+// TestInvalidAnnotations checks that each invalid policy of a bare pod is seen in an event. The events of one pod must not be
+// merged.
+func TestInvalidAnnotations(t *testing.T) {
+	var recorded controllertest.MergedEvents
+	pod := gen.Pod("web", func(p *corev1.Pod) {
+		p.Annotations = map[string]string{identity.AnnotationFailover: "Move", identity.AnnotationTTL: "soon"}
+	})
+	(&Gatherer{Events: &recorded}).ownWorkload(&reclaim.State{Pod: pod})
+	if len(recorded.Notes) != 2 {
+		t.Errorf("got events %q, want one about each annotation", recorded.Notes)
 	}
 }
