@@ -179,11 +179,11 @@ func TestMissingRights(t *testing.T) {
 	}))
 	t.Cleanup(server.Close)
 	kubeconfig, file := kubeconfigOf(t, server.URL), settingsFile(t, "allowAddressMigration: false\nprotectNodesFrom: [karpenter]\nworkloads: [{apiGroup: apps, kind: Deployment, identity: Slot}]")
-	const end = ", or remove the settings (the chart adds them by itself)"
+	const end = ", as the chart does, or remove the settings that need them"
 	lastLine(t, "fixedip-controller", []string{"--config=" + file, "--leader-election-namespace=fixedip-system", "--kubeconfig=" + kubeconfig},
-		"fixedip-controller: this program lacks rights that its configuration needs: get, list, watch deployments.apps (for workloads); patch nodes (for protectNodesFrom); add them to ClusterRole fixedip-controller"+end)
+		"fixedip-controller: this program lacks rights that its configuration needs: get, list, watch deployments.apps (for workloads); patch nodes (for protectNodesFrom); add these rights to ClusterRole fixedip-controller"+end)
 	lastLine(t, "fixedip-scheduler", []string{"--config=" + schedulerConfig(t, kubeconfig, "configuration: "+file), "--secure-port=0"},
-		`fixedip-scheduler: initializing profiles: creating profile for scheduler name fixedip-scheduler: initializing plugin "FixedIP": this program lacks rights that its configuration needs: list, watch deployments.apps (for workloads); add them to ClusterRole fixedip-scheduler`+end)
+		`fixedip-scheduler: initializing profiles: creating profile for scheduler name fixedip-scheduler: initializing plugin "FixedIP": this program lacks rights that its configuration needs: list, watch deployments.apps (for workloads); add these rights to ClusterRole fixedip-scheduler`+end)
 }
 
 // kubeconfigOf writes a kubeconfig for a server without authentication.

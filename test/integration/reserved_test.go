@@ -13,9 +13,9 @@ import (
 	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
-// TestReservedBeforehand checks that the address of a FixedIP is reserved before any pool has an entry for the address. No
-// first placement takes the address, even if it would be the next one. The address gets no dynamic entry, and another pod
-// that requests it waits. When the FixedIP is deleted, that pod gets the address.
+// TestReservedBeforehand checks FixedIPs that exist before their pods. No first placement takes the address of such a FixedIP,
+// even if it would be the next one, and the address gets no dynamic entry. Another pod that requests the address waits, and
+// gets it when the FixedIP is deleted.
 func TestReservedBeforehand(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"node-1"}, controllerArgs: defaultPool})

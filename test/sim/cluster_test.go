@@ -73,8 +73,8 @@ func (w *world) clusterActions(now time.Time) []action {
 		}
 		if pod.Spec.NodeName == "" {
 			if pod.Spec.SchedulerName != schedulerName && pod.DeletionTimestamp == nil {
-				// A strict node has no address for a pod of another scheduler. In a real cluster, a taint keeps such pods off
-				// the node.
+				// In this model, other schedulers bind pods only to nodes that are not strict. TestStrictNode of test/integration
+				// covers pods that they bind to strict nodes, where the controller writes the entry after the bind.
 				if ready := slices.DeleteFunc(w.readyNodes(), w.isStrict); len(ready) > 0 {
 					add("default scheduler binds "+pod.Name, func() {
 						target := ready[w.choose(len(ready))]

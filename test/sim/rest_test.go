@@ -66,7 +66,7 @@ func (w *world) rest() error {
 		w.newMachine()
 	}
 	for w.setup.strict && !slices.ContainsFunc(w.machines, func(m *machine) bool { return w.hasNode(m) && !w.isStrict(m.name) }) {
-		// Pods of the default scheduler need a node that is not strict.
+		// In this model, pods of the default scheduler need a node that is not strict.
 		w.newMachine()
 	}
 	w.provideNodes()

@@ -66,9 +66,9 @@ func (c *Controller) verify(ctx context.Context, req ctrl.Request) (ctrl.Result,
 	return ctrl.Result{RequeueAfter: min(later, source.ResyncPeriod)}, nil
 }
 
-// observe returns the state of a pod as the reader from shows it: the caches or the API server. s.Pod is nil if no
-// pod has to be compared with a FixedIP: the pod or the FixedIP does not exist, the pod has opted out, or the FixedIP
-// is for another workload.
+// observe returns the state of a pod. It reads the pod, its FixedIP and the nodes with from: c.Cached or c.Live. The pool
+// entries and the workload always come from caches. s.Pod is nil if no pod has to be compared with a FixedIP: the pod or the
+// FixedIP does not exist, the pod has opted out, or the FixedIP is for another workload.
 func (c *Controller) observe(ctx context.Context, from client.Reader, key client.ObjectKey) (s conformance.PodState, err error) {
 	s = conformance.PodState{
 		Held:  c.Ledger.Held(pool.OwnerKey(key.Namespace, key.Name)),

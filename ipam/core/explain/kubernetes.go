@@ -50,10 +50,11 @@ func (e *explanation) gates() {
 	}
 }
 
-// startFailures reports the last warning about a bound pod that has no IP.
+// startFailures reports the last warning about a bound pod that has no IP. A warning of the scheduler does not concern the start:
+// the pod has been bound since.
 func (e *explanation) startFailures() {
 	i := e.lastEvent(func(ev *corev1.Event) bool {
-		return ev.InvolvedObject.Kind == "Pod" && ev.InvolvedObject.UID == e.Pod.UID && ev.Type == corev1.EventTypeWarning
+		return ev.InvolvedObject.Kind == "Pod" && ev.InvolvedObject.UID == e.Pod.UID && ev.Type == corev1.EventTypeWarning && ev.Reason != "FailedScheduling"
 	})
 	if i < 0 {
 		return

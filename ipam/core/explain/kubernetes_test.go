@@ -92,7 +92,8 @@ func TestKubernetes(t *testing.T) {
 			func(w *world) {
 				w.Pod.Status.PodIPs, w.Pod.Status.Phase = nil, corev1.PodPending
 				w.Events = []corev1.Event{
-					event("Pod", "mysql-0", "pod-0", "FailedScheduling", "of the previous pod", time.Second),
+					event("Pod", "mysql-0", "pod-0", "FailedMount", "of the previous pod", time.Second),
+					event("Pod", "mysql-0", "pod-1", "FailedScheduling", "before the bind", time.Second),
 					event("Pod", "mysql-0", "pod-1", "FailedCreatePodSandBox", "no IP is available", time.Minute),
 				}
 			},

@@ -208,8 +208,9 @@ func TestMoveTogether(t *testing.T) {
 	}
 }
 
-// TestFenceAndReturn checks that FenceTarget and ReturnHome write Cooldown entries for the addresses of the owner, and that
-// they change no entry of another owner or another move.
+// TestFenceAndReturn checks that FenceTarget writes Cooldown entries for addresses without an entry, with an Owned entry of the
+// owner or with a MoveTarget entry for the owner, and that ReturnHome writes one only for an address that leaves the node for
+// the owner. Neither changes any other entry.
 func TestFenceAndReturn(t *testing.T) {
 	at := time.Unix(1000, 0)
 	const owner = "db/mysql-0"

@@ -75,7 +75,9 @@ func (j *judge) programs() {
 		switch {
 		case i >= 0:
 			j.program(&p, &j.in.Deployments[i])
-			versions[p.Version] = name
+			if p.Version != "" { // unknown: an image without a tag, and no label
+				versions[p.Version] = name
+			}
 		case j.reads(Deployments):
 			j.problem("install fixedip, or name its namespace with --fixedip-namespace", "There is no Deployment of %s", name)
 		}

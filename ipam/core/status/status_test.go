@@ -143,6 +143,10 @@ func TestProblems(t *testing.T) {
 		"an image without a tag has the version of the label": {func(in *status.Inputs) {
 			controller(in).Spec.Template.Spec.Containers[0].Image = "registry.example.com:5000/fixedip-controller"
 		}, []string{"fixedip-controller has version v0.0.9, and fixedip-scheduler has version v0.1.0"}},
+		"the version of one program is unknown": {func(in *status.Inputs) {
+			controller(in).Spec.Template.Spec.Containers[0].Image = "fixedip-controller@sha256:1"
+			delete(controller(in).Labels, "app.kubernetes.io/version")
+		}, nil},
 		"no leader": {func(in *status.Inputs) { delete(in.Leases, "fixedip-system/cilium-ipam-leader") },
 			[]string{"No replica of fixedip-controller holds Lease fixedip-system/cilium-ipam-leader, so none of them is active"}},
 		"the leader does not renew its Lease": {func(in *status.Inputs) {

@@ -53,7 +53,7 @@ func Check(ctx context.Context, api authorizationclient.SelfSubjectAccessReviewI
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case len(missing) > 0:
-		return fmt.Errorf("this program lacks rights that its configuration needs: %s; add them to ClusterRole %s, or remove the settings (the chart adds them by itself)", strings.Join(missing, "; "), role)
+		return fmt.Errorf("this program lacks rights that its configuration needs: %s; add these rights to ClusterRole %s, as the chart does, or remove the settings that need them", strings.Join(missing, "; "), role)
 	case err != nil:
 		klog.FromContext(ctx).Error(err, "Could not ask the API server for the rights of this program; they are not checked")
 	}

@@ -44,13 +44,13 @@ func TestCheck(t *testing.T) {
 		"not installed yet": {needs: []rights.Need{absent}},
 		"some are missing": {
 			needs: []rights.Need{deployments, nodes, absent}, granted: []string{"get deployments.apps"},
-			want: "this program lacks rights that its configuration needs: list, watch deployments.apps (for workloads); patch nodes (for protectNodesFrom); add them to ClusterRole fixedip-controller, or remove the settings (the chart adds them by itself)",
+			want: "this program lacks rights that its configuration needs: list, watch deployments.apps (for workloads); patch nodes (for protectNodesFrom); add these rights to ClusterRole fixedip-controller, as the chart does, or remove the settings that need them",
 		},
 		"the role is applied at the same time": {needs: []rights.Need{deployments}, late: 4},
 		"the API server does not respond":      {needs: []rights.Need{deployments}, fails: errors.New("connection refused")},
 		"the API server stops responding after it has denied the rights": {
 			needs: []rights.Need{deployments}, answers: 4, fails: errors.New("client rate limiter Wait returned an error"),
-			want: "this program lacks rights that its configuration needs: get, list, watch deployments.apps (for workloads); add them to ClusterRole fixedip-controller, or remove the settings (the chart adds them by itself)",
+			want: "this program lacks rights that its configuration needs: get, list, watch deployments.apps (for workloads); add these rights to ClusterRole fixedip-controller, as the chart does, or remove the settings that need them",
 		},
 	} {
 		bubble(t, name, func(t *testing.T) {

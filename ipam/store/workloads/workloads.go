@@ -241,7 +241,7 @@ type workloadObject struct {
 	controller *metav1.OwnerReference
 }
 
-// GetObjectKind returns an empty kind, because the kind is not stored.
+// GetObjectKind returns an empty kind, like that of a decoded typed object. workload.GroupKind contains the kind.
 func (s *workloadObject) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
 
 // DeepCopyObject returns the same object, because the object is never changed.

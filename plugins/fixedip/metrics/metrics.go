@@ -45,8 +45,8 @@ const (
 type Cause string
 
 const (
-	// Owner means that the pod's reservation changed, that another pod whose address the pod waits for ended, or that the
-	// reservation of that other pod changed.
+	// Owner means that the pod's reservation or claim changed, or that the pod waits for an address of another pod, and that
+	// other pod ended or its reservation changed.
 	Owner Cause = "owner"
 	// Node means that a node that the pod waits for, the pool of such a node, or its subnets changed, or that a node that the
 	// pod may use was created.

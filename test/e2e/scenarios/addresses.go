@@ -49,7 +49,7 @@ func (s *scene) unusedAddresses(ctx context.Context, node string, n int) (v4, v6
 		}
 	}
 	if len(v4) < n || len(v6) < n {
-		return nil, nil, fmt.Errorf("node %s has fewer than %d IPv4 or IPv6 addresses without a pool entry in the upper half of its subnets %v", node, n, cn.Spec.IPAM.PodCIDRs)
+		return nil, nil, fmt.Errorf("node %s has fewer than %d IPv4 or IPv6 addresses without a pool entry among those of its subnets %v whose last byte is 140 to 199", node, n, cn.Spec.IPAM.PodCIDRs)
 	}
 	return v4, v6, nil
 }
