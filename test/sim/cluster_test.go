@@ -73,11 +73,12 @@ func (w *world) clusterActions(now time.Time) []action {
 		}
 		if pod.Spec.NodeName == "" {
 			if pod.Spec.SchedulerName != schedulerName && pod.DeletionTimestamp == nil {
-				// In this model, other schedulers bind pods only to nodes that are not strict. TestStrictNode of test/integration
-				// covers pods that they bind to strict nodes, where the controller writes the entry after the bind.
-				if ready := slices.DeleteFunc(w.readyNodes(), w.isStrict); len(ready) > 0 {
+				if ready := w.readyNodes(); len(ready) > 0 {
 					add("default scheduler binds "+pod.Name, func() {
 						target := ready[w.choose(len(ready))]
+						if w.isStrict(target) {
+							w.stats["default scheduler bound to a strict node"]++
+						}
 						_ = w.server.bind(keyOf(pod), &corev1.Binding{Target: corev1.ObjectReference{Name: target}}, "default-scheduler")
 					})
 				}

@@ -65,10 +65,6 @@ func (w *world) rest() error {
 	for len(w.server.list(nodes)) < 2 {
 		w.newMachine()
 	}
-	for w.setup.strict && !slices.ContainsFunc(w.machines, func(m *machine) bool { return w.hasNode(m) && !w.isStrict(m.name) }) {
-		// In this model, pods of the default scheduler need a node that is not strict.
-		w.newMachine()
-	}
 	w.provideNodes()
 	began, joined := time.Now(), time.Now()
 	w.lastWrite, w.requests = began, 0
