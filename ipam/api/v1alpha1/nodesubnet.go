@@ -129,7 +129,7 @@ const ConditionAssigned = "Assigned"
 
 // The reasons of ConditionAssigned.
 const (
-	// ReasonPending means that the NodeSubnet exists, and that no CiliumNode has the subnet yet.
+	// ReasonPending means that the NodeSubnet exists and no CiliumNode has the subnet yet.
 	ReasonPending = "Pending"
 	// ReasonAssigned means that the CiliumNode of the node has the subnet.
 	ReasonAssigned = "Assigned"

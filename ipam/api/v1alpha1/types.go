@@ -263,8 +263,8 @@ const (
 	// ReasonNodeGone means that the node of the subnet has been gone since lastTransitionTime. The grace period before
 	// another node may inherit the subnet begins at that time.
 	ReasonNodeGone = "NodeGone"
-	// ReasonInheritancePending means the same as ReasonNodeGone, and that another node inherits the subnet after the grace
-	// period. The scheduler nominates the pod to a node that can run it, and the controller chooses one of these nodes.
+	// ReasonInheritancePending means that the node of the subnet does not exist, and another node inherits the subnet after
+	// the grace period. The scheduler nominates the pod to a node that can run it, and the controller chooses one of these nodes.
 	ReasonInheritancePending = "InheritancePending"
 	// ReasonSubnetOverlap means that the subnets of two nodes overlap.
 	ReasonSubnetOverlap = "SubnetOverlap"
