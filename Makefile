@@ -258,7 +258,7 @@ TESTED := go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}
 .PHONY: test-unit
 test-unit: $(RACED:%=$(BIN)/race/%) ## Runs unit tests, with the race detector
 	CGO_ENABLED=1 go test -race -timeout 30m $$($(TESTED) ./cmd/... ./ipam/... ./plugins/... ./hack/... ./test/manifests ./test/pages)
-	go test ./test/e2e/scenarios
+	go test ./test/e2e/scenarios ./test/e2e/barrier
 
 # promtool is built without service discovery, which would need hundreds of further packages.
 $(BIN)/promtool: FORCE

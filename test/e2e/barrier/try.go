@@ -229,8 +229,8 @@ func (a *attempt) check(ctx context.Context) error {
 			a.InUse++
 		default:
 			a.Unknown++
-			if a.evidence.Entries[addr].Kind == pool.Dynamic && !a.NoPool {
-				a.Wrong = append(a.Wrong, fmt.Sprintf("the answer shows the entry of %s as dynamic, so that the use of that address is unknown (%s), although the entry was withdrawn before the probe was written", addr, v.Why))
+			if offered(a.barrier.ProbedNode, addr) {
+				a.Wrong = append(a.Wrong, fmt.Sprintf("the use of %s is unknown (%s), and the version that the agent has processed has no withdrawn entry of that address, although the entry was withdrawn before the probe was written", addr, v.Why))
 			}
 		}
 	}
@@ -251,6 +251,12 @@ func (a *attempt) check(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// offered reports whether n has a pool whose entry of the address is dynamic or missing.
+func offered(n pool.NodePool, a netip.Addr) bool {
+	entry, exists := n.Entries[a]
+	return n.HasPool && (!exists || entry.Kind == pool.Dynamic)
 }
 
 func has(used map[netip.Addr]string, a netip.Addr) bool {
