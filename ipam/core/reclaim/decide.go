@@ -112,6 +112,10 @@ var unrecorded = []rule{
 		return v.Pod == nil && v.Workload.Excludes && !v.OwnerInferred && v.reclaimPolicy().WhenScaled == v1alpha1.Delete
 	}, (*evaluation).releaseAll)},
 	{"bound elsewhere", when(func(v *evaluation) bool { return v.Slot && v.node != "" && !v.isHeld }, (*evaluation).releaseAll)},
+	{"named elsewhere", when(func(v *evaluation) bool {
+		// Two FixedIPs must not name one address, so this claim cannot be recorded.
+		return v.OtherFixedIP != "" && !v.OwnerInferred && (v.Pod == nil || RunsWithout(v.Pod, v.held.Addrs))
+	}, (*evaluation).releaseAll)},
 	{"vacant claim", when(func(v *evaluation) bool { return v.Slot && v.Pod == nil && len(v.Held) > 0 }, func(v *evaluation) Action {
 		// Only the status of a FixedIP can allow another pod to take the slot over.
 		return v.createRecord(v.Held[0].Node, v.Held[0].Addrs)

@@ -163,6 +163,12 @@ func TestDecide(t *testing.T) {
 			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Workload: existing}, reclaim.Action{}},
 		"claim is released: pod and workload do not exist": {
 			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Workload: gone}, reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1"}},
+		"claim is released: another FixedIP names the address, the pod was deleted": {
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, OtherFixedIP: "db/web-0", Workload: existing}, reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1"}},
+		"claim waits: another FixedIP names the address, the pod is not bound": {
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, OtherFixedIP: "db/web-0", Pod: podOn(""), Workload: existing}, reclaim.Action{}},
+		"entry of a user is not released: another FixedIP names the address, the pod was deleted": {
+			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, OtherFixedIP: "db/web-0", OwnerInferred: true, Workload: existing}, reclaim.Action{}},
 		"claim outside the replicas is released: whenScaled is Delete": {
 			reclaim.State{Held: []ledger.NodeAddresses{held("node-1", "10.0.1.6")}, Workload: scaled(ptr.To(policy(v1alpha1.Delete, v1alpha1.Delete, 0)))},
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1"}},

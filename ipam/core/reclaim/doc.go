@@ -31,6 +31,8 @@
 //	  scaled down        no pod exists, the workload has no such replica or does not need the slot, and whenScaled is
 //	                     Delete: release all, unless a user wrote the entries
 //	  bound elsewhere    a slot's pod was bound to another node: release the claim
+//	  named elsewhere    the FixedIP of another pod names a claimed address, and the pod of the claim does not exist, or
+//	                     runs without the claimed addresses: release all, unless a user wrote the entries
 //	  vacant claim       a slot has no pod: create the FixedIP, so that the slot can be taken over
 //	  recordable         the pod is bound to the node of the claim, and has IPs or requested the addresses: create the
 //	                     FixedIP; also, except for a slot, if the pod is unschedulable and has not opted out, no other

@@ -84,6 +84,13 @@ func TestDecideSlot(t *testing.T) {
 		"claim is released: pod and workload do not exist": {reclaim.State{Held: mine, Workload: shopDeleted}, "shop-x",
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.6")}}},
 		"claim is not released: the workload does not exist, its pod does": {reclaim.State{Held: mine, Pod: replica("shop-x", "node-1"), Workload: shopDeleted}, "shop-x", reclaim.Action{}},
+		"claim is released: another FixedIP names the address, the pod was deleted": {reclaim.State{Held: mine, OtherFixedIP: "db/web-0", Workload: shopExists}, "shop-x",
+			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.6")}}},
+		"claim is released: another FixedIP names the address, the pod runs with another IP": {reclaim.State{Held: mine, OtherFixedIP: "db/web-0", Pod: replica("shop-x", "node-1", "10.0.1.2"), Workload: shopExists}, "shop-x",
+			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.6")}}},
+		"claim waits: another FixedIP names the address, the pod has no IP yet": {reclaim.State{Held: mine, OtherFixedIP: "db/web-0", Pod: replica("shop-x", "node-1"), Workload: shopExists}, "shop-x", reclaim.Action{}},
+		"claim is not released: another FixedIP names the address, and the pod runs with it": {reclaim.State{Held: mine, OtherFixedIP: "db/web-0", Pod: replica("shop-x", "node-1", "10.0.1.6"), Workload: shopExists}, "shop-x",
+			reclaim.Action{Type: reclaim.CreateRecord, Spec: shopSpec}},
 		"surplus claim is released: the pod was deleted": {reclaim.State{Held: mine, Workload: surplus(deletePolicy)}, "shop-x",
 			reclaim.Action{Type: reclaim.ReleaseEntries, Node: "node-1", Addrs: []netip.Addr{addr("10.0.1.6")}}},
 

@@ -47,6 +47,9 @@ type State struct {
 	// RequestsIPs is true if annotations of the pod or of its workload request addresses. The FixedIP is then created from the
 	// claim before the pod has IPs.
 	RequestsIPs bool
+	// OtherFixedIP is the FixedIP of another pod, "namespace/name", that is not being deleted and names an address in Held;
+	// empty: there is none, or the identity has a FixedIP itself.
+	OtherFixedIP string
 	// OwnerInferred is true if there is no FixedIP and the entries do not name Workload, which was inferred: see InferOwner.
 	OwnerInferred bool
 	// Homes are the homes of the recorded addresses; empty if there is no FixedIP, and while it is being deleted.

@@ -13,7 +13,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -28,13 +27,11 @@ import (
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/controller/internal/index"
-	"fixedip.io/fixedip/ipam/core/address"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/podutil"
 	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/core/reclaim"
-	"fixedip.io/fixedip/ipam/core/reservation"
 )
 
 // ErrSuperseded means that the state has changed since the action was decided.
@@ -167,6 +164,9 @@ func (g *Gatherer) Identity(ctx context.Context, from Reader, key client.ObjectK
 	if s.HomeMissing, err = g.homeMissing(ctx, s.Record); err != nil {
 		return s, false, err
 	}
+	if s.OtherFixedIP, err = g.otherFixedIP(ctx, owner, &s); err != nil {
+		return s, false, err
+	}
 	if s.Workload.Kind == identity.PodKind {
 		g.ownWorkload(&s)
 		return s, true, nil
@@ -209,13 +209,13 @@ func (g *Gatherer) Slots(ctx context.Context, from Reader, key client.ObjectKey)
 	if err != nil {
 		return nil, err
 	}
-	owner := reclaim.Workload{OwnerReference: v1alpha1.OwnerReference{Kind: kind.Kind, Name: name}}
+	workload := reclaim.Workload{OwnerReference: v1alpha1.OwnerReference{Kind: kind.Kind, Name: name}}
 	if found != nil {
-		g.describe(&owner, found)
+		g.describe(&workload, found)
 	}
 	for i := range states {
 		s := &states[i]
-		s.Workload, s.Now, s.Deadline = owner, g.Clock.Now(), g.Deadline
+		s.Workload, s.Now, s.Deadline = workload, g.Clock.Now(), g.Deadline
 		if s.Holder != "" {
 			if s.Pod, err = index.Get[corev1.Pod](ctx, from.Objects, client.ObjectKey{Namespace: key.Namespace, Name: s.Holder}); err != nil {
 				return nil, err
@@ -227,8 +227,12 @@ func (g *Gatherer) Slots(ctx context.Context, from Reader, key client.ObjectKey)
 			}
 		}
 		s.RequestsIPs = found != nil && s.Pod != nil && identity.RequestsIPs(s.Pod.Annotations, found.Annotations)
-		g.reports(pool.OwnerKey(key.Namespace, s.Holder), s)
+		owner := pool.OwnerKey(key.Namespace, s.Holder)
+		g.reports(owner, s)
 		if s.Homes, err = g.addressHomes(ctx, s.Record); err != nil {
+			return nil, err
+		}
+		if s.OtherFixedIP, err = g.otherFixedIP(ctx, owner, s); err != nil {
 			return nil, err
 		}
 	}
@@ -285,97 +289,6 @@ func Object(w *identity.Workload) runtime.Object {
 		TypeMeta:   metav1.TypeMeta{APIVersion: w.APIVersion, Kind: w.Kind},
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: w.Name, UID: w.UID},
 	}
-}
-
-// addressHomes returns the state of each address of a FixedIP at its home, from the ledger and the caches; nil if there is no
-// FixedIP or the FixedIP is being deleted. A later write has the entries in the result as a precondition.
-func (g *Gatherer) addressHomes(ctx context.Context, record *v1alpha1.FixedIP) ([]reclaim.AddressHome, error) {
-	if record == nil || record.DeletionTimestamp != nil {
-		return nil, nil
-	}
-	owner := pool.OwnerKey(record.Namespace, record.Spec.PodName)
-	var homes []reclaim.AddressHome
-	for _, reserved := range reservation.Of(record) {
-		h := reclaim.AddressHome{Addr: reserved.Addr}
-		if node, ok := g.Ledger.Home(reserved.Addr); ok {
-			h.Node = node
-			n, _ := g.Ledger.Node(node)
-			if e, exists := n.Entries[reserved.Addr]; exists {
-				h.Entry = &e
-			} else {
-				h.Blocker = n.ClaimBlocker(reserved.Addr, owner, nil)
-			}
-			user, used := n.Used[reserved.Addr]
-			h.Reported = used && user == owner
-			if used && user != owner {
-				h.User = user
-				if user == "" {
-					h.User = pool.UnknownUser
-				}
-			}
-			pods, err := index.PodsWithIP(ctx, g.Cached, reserved.Addr)
-			if err != nil {
-				return nil, err
-			}
-			for _, p := range pods {
-				if key := pool.OwnerKey(p.Namespace, p.Name); key != owner && p.Spec.NodeName == node {
-					h.User = key
-					break
-				}
-			}
-		}
-		var err error
-		if h.ConflictingFixedIP, err = g.conflictingFixedIP(ctx, record, reserved.Addr); err != nil {
-			return nil, err
-		}
-		homes = append(homes, h)
-	}
-	return homes, nil
-}
-
-// homeMissing returns the value of reclaim.State.HomeMissing for a FixedIP: a node that exists and to which a NodeSubnet
-// assigns the subnet of one of the addresses, although no CiliumNode has a subnet with that address. It returns an empty
-// string if there is no such node, if the FixedIP is not being deleted, or if no pod was allowed to move the addresses.
-func (g *Gatherer) homeMissing(ctx context.Context, record *v1alpha1.FixedIP) (string, error) {
-	if record == nil || record.DeletionTimestamp == nil || record.Status.MovableFor == "" {
-		return "", nil
-	}
-	for _, a := range address.ParseAll(record.Spec.IPs) {
-		if len(g.Ledger.HomesOf(a)) > 0 {
-			continue
-		}
-		var list v1alpha1.NodeSubnetList
-		if err := g.Cached.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-			return "", fmt.Errorf("list NodeSubnets from the cache: %w", err)
-		}
-		for _, s := range list.Items {
-			if cidr, err := address.ParseSubnet(s.Spec.CIDR); err != nil || !cidr.Contains(a) {
-				continue
-			}
-			if node, err := index.Node(ctx, g.Cached, s.Spec.NodeName); err != nil || node != nil {
-				return s.Spec.NodeName, err
-			}
-		}
-	}
-	return "", nil
-}
-
-// conflictingFixedIP returns another FixedIP, as "namespace/name", that names the address and precedes record (see
-// reclaim.Precedes), or an empty string if there is none.
-func (g *Gatherer) conflictingFixedIP(ctx context.Context, record *v1alpha1.FixedIP, a netip.Addr) (string, error) {
-	records, err := index.FixedIPsWithIP(ctx, g.Cached, a)
-	if err != nil {
-		return "", err
-	}
-	holds := func(f *v1alpha1.FixedIP) bool {
-		return slices.ContainsFunc(g.Ledger.Held(pool.OwnerKey(f.Namespace, f.Spec.PodName)), func(h ledger.NodeAddresses) bool { return slices.Contains(h.Addrs, a) })
-	}
-	for _, other := range records {
-		if client.ObjectKeyFromObject(other) != client.ObjectKeyFromObject(record) && reclaim.Precedes(other, record, holds) {
-			return client.ObjectKeyFromObject(other).String(), nil
-		}
-	}
-	return "", nil
 }
 
 // reports adds to the state the held addresses that agents report as used, and a blocker for each of them that another pod

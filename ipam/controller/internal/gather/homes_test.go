@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -17,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/ipam/controller/internal/index"
 	"fixedip.io/fixedip/ipam/core/identity"
 	"fixedip.io/fixedip/ipam/core/ledger"
 	"fixedip.io/fixedip/ipam/core/pool"
@@ -106,6 +108,49 @@ func TestHomeMissing(t *testing.T) {
 			got, err := g.homeMissing(t.Context(), record)
 			if got != c.want || err != nil {
 				t.Errorf("got %q and error %v, want %q", got, err, c.want)
+			}
+		})
+	}
+}
+
+// TestOtherFixedIP checks that a claim without a FixedIP yields to the FixedIP of another pod, and not to one that is being
+// deleted or names the pod of the claim. Seed 2926550768 of the model.
+func TestOtherFixedIP(t *testing.T) {
+	const owner = "db/mysql-0"
+	a := netip.MustParseAddr("10.0.1.6")
+	record := gen.FixedIP("mysql-0", func(r *v1alpha1.FixedIP) { r.Spec.IPs = []string{a.String()} })
+	names := func(pod string, ips ...string) *v1alpha1.FixedIP {
+		return gen.FixedIP("web-0", func(r *v1alpha1.FixedIP) { r.Spec.PodName, r.Spec.IPs = pod, ips })
+	}
+	for name, c := range map[string]struct {
+		record, other *v1alpha1.FixedIP
+		want          string
+	}{
+		"another pod":                       {other: names("web-0", a.String()), want: "db/web-0"},
+		"a slot without a pod":              {other: names("", a.String()), want: "db/web-0"},
+		"another address":                   {other: names("web-0", "10.0.1.7")},
+		"the pod of the claim":              {other: names("mysql-0", a.String())},
+		"the pod of the claim has a record": {record: record, other: names("web-0", a.String())},
+		"the FixedIP is being deleted": {other: gen.FixedIP("web-0", func(r *v1alpha1.FixedIP) {
+			r.Spec.PodName, r.Spec.IPs, r.DeletionTimestamp, r.Finalizers = "web-0", []string{a.String()}, &metav1.Time{Time: time.Unix(1, 0)}, []string{v1alpha1.Finalizer}
+		})},
+	} {
+		t.Run(name, func(t *testing.T) {
+			scheme := runtime.NewScheme()
+			if err := errors.Join(corev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+				t.Fatal(err)
+			}
+			b := fake.NewClientBuilder().WithScheme(scheme).WithObjects(c.other)
+			if err := index.Each(func(of client.Object, name string, fn client.IndexerFunc) error {
+				b.WithIndex(of, name, fn)
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			g := &Gatherer{Cached: b.Build()}
+			s := &reclaim.State{Record: c.record, Held: []ledger.NodeAddresses{{Node: "n", Addrs: []netip.Addr{a}}}}
+			if got, err := g.otherFixedIP(t.Context(), owner, s); got != c.want || err != nil {
+				t.Errorf("otherFixedIP returns %q and error %v, want %q", got, err, c.want)
 			}
 		})
 	}
