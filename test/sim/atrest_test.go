@@ -116,15 +116,18 @@ func (c *checks) moveIncomplete(r *v1alpha1.FixedIP, owner, ip, node string) boo
 // mayStayMoved reports whether a moved entry of the address ip may stay at rest: the FixedIP of its pod names ip, the node that
 // the entry names has an owned or move-target entry of the pod, or the workload retains the address of a pod that does not
 // exist. An entry whose address is about to leave that node may stay only until the pod is bound, because the move to another node
-// was interrupted, and the scheduler completes or cancels the move before it binds the pod; or until the pod is deleted, if its
-// FixedIP is being deleted: the release began while that node had no CiliumNode.
+// was interrupted, and the scheduler completes or cancels the move before it binds the pod; or until the pod is deleted, if it is
+// bound to that node and its FixedIP is being deleted: the release began while that node had no CiliumNode.
 func (c *checks) mayStayMoved(byPod map[string]*v1alpha1.FixedIP, ip string, raw ipamtypes.AllocationIP) bool {
 	e, _ := ciliumpool.DecodeEntry(raw)
 	owner := e.Pod()
 	pod, exists := one[*corev1.Pod](c.w.server, pods, owner)
 	r := byPod[owner]
-	releasing := r != nil && r.DeletionTimestamp != nil
-	if owner == "" || e.Leaving && exists && pod.Spec.NodeName != "" && !releasing {
+	if owner == "" {
+		return false
+	}
+	releasing := r != nil && r.DeletionTimestamp != nil && exists && pod.Spec.NodeName == e.Node()
+	if e.Leaving && exists && pod.Spec.NodeName != "" && !releasing {
 		return false
 	}
 	if r != nil && slices.Contains(r.Spec.IPs, ip) || !exists && c.retains(owner) {
