@@ -140,7 +140,7 @@ FixedIP:   none
 Pool:      no node has an owned entry for the pod
 
 ! The pod is bound to node node-1, but neither a pool entry nor a FixedIP reserves an address for it.
-  what helps: see the events of the pod: the controller restores a lost entry, or evicts the pod unless it is a bare pod or its mismatch policy is Report; otherwise kubectl -n db delete pod api-5-x, so that the next pod gets an address; if StatefulSets are configured with enabled: ByAnnotation, only pods with the annotation fixedip.io/enabled: "true" have fixed addresses
+  what helps: see the events of the pod: the controller restores a lost entry, or evicts the pod if its mismatch policy is Restart and it is not a bare pod; if neither happens, run kubectl -n db delete pod api-5-x; the next pod gets a fixed address; if StatefulSets are configured with enabled: ByAnnotation, a pod without the annotation fixedip.io/enabled: "true" has no fixed address, and nothing has to be done
 `,
 		},
 		"with the rights of the namespace": {

@@ -52,13 +52,10 @@ func TestReconcile(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: c.have}}
 			s := controllertest.New(t, index.Each, []client.Object{node.DeepCopy()}, nil)
-			// The caches are at the version of the API server.
-			if err := s.API.Get(t.Context(), client.ObjectKeyFromObject(node), node); err != nil {
-				t.Fatal(err)
-			}
 			if c.reserved {
 				s.Ledger.SetReservation(fixedips.ReservationOf(controllertest.Record(0, false)))
 			}
+			// Cached is the API server itself, so the controller reads the current version of the Node.
 			r := &Controller{Ledger: s.Ledger, Cached: s.API, Live: s.API, Autoscalers: c.autoscalers, Ready: func() bool { return true }}
 			for range 2 {
 				if _, err := r.Reconcile(t.Context(), source.ForName("n")); err != nil {

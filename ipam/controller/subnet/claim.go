@@ -173,13 +173,16 @@ func (c *Controller) choose(f address.Family, taken []netip.Prefix) (netip.Prefi
 	}
 }
 
-// claimPodCIDRs claims the subnets that Kubernetes assigned to a node and that its CiliumNode lacks. Other NodeSubnets may
-// name the node if the Node was created again with other subnets. claimPodCIDRs does not change them.
+// claimPodCIDRs claims the subnets that Kubernetes assigned to a node and that its CiliumNode lacks. had is true if one of the
+// subnets already had a NodeSubnet. If the Node was created again with other subnets, older NodeSubnets may still name the
+// node. They stay unless they overlap a claim.
 //
-// If a claim overlaps another NodeSubnet, claimPodCIDRs deletes one of the two: the other NodeSubnet if the node of that one no
-// longer has the subnet, with the error ErrChanged; otherwise the claim, with a *problem. If the NodeSubnet of one of the
-// subnets names another node that still has it, claimPodCIDRs deletes nothing and returns a *problem. An administrator has to
-// resolve a *problem. had is true if one of the subnets already had a NodeSubnet.
+// If the NodeSubnet of an assigned subnet names another node, claimPodCIDRs assigns it to this node if the other node has lost
+// the subnet (see lost). Otherwise claimPodCIDRs deletes nothing and returns a *problem.
+//
+// If a claim overlaps another NodeSubnet, claimPodCIDRs deletes that NodeSubnet if its node has lost its subnet, and returns an
+// error that matches ErrChanged. Otherwise claimPodCIDRs deletes the claim and returns a *problem. An administrator has to
+// resolve a *problem.
 func (c *Controller) claimPodCIDRs(ctx context.Context, n pool.NodePool, node *corev1.Node, h subnetplan.Assignee, all []subnetplan.Subnet) (claims []subnetplan.Subnet, had bool, err error) {
 	if node == nil {
 		return nil, false, nil

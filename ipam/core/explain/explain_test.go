@@ -29,8 +29,8 @@ func TestFindings(t *testing.T) {
 	const (
 		failoverHelp = "set the annotation fixedip.io/failover on the workload of the pod to Reassign (another address) or, if the routing carries single addresses, to Migrate"
 		kindHelp     = "if the kind of the pod's workload is not configured, add it to workloads in the configuration of fixedip"
-		lostBegin    = "see the events of the pod: the controller restores a lost entry, or evicts the pod unless it is a bare pod or its mismatch policy is Report; otherwise kubectl -n db delete pod mysql-0"
-		lostEnd      = `, so that the next pod gets an address; if StatefulSets are configured with enabled: ByAnnotation, only pods with the annotation fixedip.io/enabled: "true" have fixed addresses`
+		lostBegin    = "see the events of the pod: the controller restores a lost entry, or evicts the pod if its mismatch policy is Restart and it is not a bare pod; if neither happens, run kubectl -n db delete pod mysql-0"
+		lostEnd      = `; the next pod gets a fixed address; if StatefulSets are configured with enabled: ByAnnotation, a pod without the annotation fixedip.io/enabled: "true" has no fixed address, and nothing has to be done`
 		lostHelp     = lostBegin + lostEnd
 		evictedHelp  = "kubectl -n db delete pod mysql-0; the controller evicts the pod after --mismatch-grace-period, unless it is a bare pod or its mismatch policy is Report"
 		blockedHelp  = "if the release takes long: kubectl -n db describe fixedip mysql-0 shows what blocks it"

@@ -126,7 +126,7 @@ func (e *explanation) bound() {
 	case len(e.reserved) == 0 && e.unpooled:
 		e.fine("The pod is bound to node %s, and no FixedIP reserves an address for it; whether the pool of the node has one for the pod is unknown", node)
 	case len(e.reserved) == 0:
-		e.wrong("see the events of the pod: the controller restores a lost entry, or evicts the pod unless it is a bare pod or its mismatch policy is Report; otherwise "+e.deleteHelp()+", so that the next pod gets an address; if StatefulSets are configured with enabled: ByAnnotation, only pods with the annotation "+identity.AnnotationEnabled+": \"true\" have fixed addresses",
+		e.wrong("see the events of the pod: the controller restores a lost entry, or evicts the pod if its mismatch policy is Restart and it is not a bare pod; if neither happens, run "+e.deleteHelp()+"; the next pod gets a fixed address; if StatefulSets are configured with enabled: ByAnnotation, a pod without the annotation "+identity.AnnotationEnabled+": \"true\" has no fixed address, and nothing has to be done",
 			"The pod is bound to node %s, but neither a pool entry nor a FixedIP reserves an address for it", node)
 	case slices.ContainsFunc(e.claims, func(h ledger.NodeAddresses) bool { return h.Node == node && e.recordsOther(h.Addrs) }):
 		e.wrong("", "The pool of node %s reserves %s for the pod, but FixedIP %s reserves %s; with the failover policy Reassign the controller replaces the FixedIP", node, address.Join(e.Pools.HeldOn(pool.OwnerKey(e.Namespace, e.Name), node)), e.Record.Name, strings.Join(e.Record.Spec.IPs, ", "))

@@ -220,10 +220,11 @@ func ConfigMapsOf(deployments []appsv1.Deployment, pods []corev1.Pod) (names []s
 // its Deployment.
 func (j *judge) configuration() {
 	j.Configuration.State = Unknown
-	if len(j.in.Deployments) == 0 || !j.reads(Configurations) {
+	// Without the settings of Cilium, the defaults of some fields are not known.
+	if len(j.in.Deployments) == 0 || !j.reads(Configurations) || !j.reads(CiliumConfig) {
 		return
 	}
-	// If the settings of Cilium are not known, the zero value results in the defaults that the programs use in that case.
+	// If the ConfigMap of Cilium does not exist, the programs use the defaults that result from the zero value.
 	var cilium configuration.CiliumSettings
 	if j.in.CiliumConfig != nil {
 		cilium = configuration.CiliumSettingsOf(j.in.CiliumConfig.Data)

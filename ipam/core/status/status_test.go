@@ -265,14 +265,17 @@ func TestNotReadable(t *testing.T) {
 }
 
 // TestUnknownConfiguration checks that the report has neither a hash nor outdated pods if the configuration of one of the
-// programs is not known. If one of the two Deployments does not exist, the pods of the other one are still judged.
+// programs, or of Cilium, is not known. If one of the two Deployments does not exist, the pods of the other one are still judged.
 func TestUnknownConfiguration(t *testing.T) {
 	const oneDeployment = "one Deployment"
 	for name, change := range map[string]func(in *status.Inputs){
 		"no ConfigMap":   func(in *status.Inputs) { in.Deployments[1].Spec.Template.Spec.Volumes[0].ConfigMap.Name = "none" },
 		"another source": func(in *status.Inputs) { in.Deployments[1].Spec.Template.Spec.Volumes = nil },
 		"no Deployment":  func(in *status.Inputs) { in.Deployments = nil },
-		oneDeployment:    func(in *status.Inputs) { in.Deployments = in.Deployments[:1] },
+		"no right to read cilium-config": func(in *status.Inputs) {
+			in.CiliumConfig, in.Unread = nil, []status.Unread{{What: status.CiliumConfig, Why: "forbidden"}}
+		},
+		oneDeployment: func(in *status.Inputs) { in.Deployments = in.Deployments[:1] },
 		"an invalid value": func(in *status.Inputs) {
 			broken := in.ConfigMaps["fixedip-system/fixedip-config"].DeepCopy()
 			broken.Data["config.yaml"] = "kind: Other"

@@ -39,8 +39,9 @@ func (e *NotProvedError) Error() string { return "the evidence is not sufficient
 // minRetry is the minimum of RetryAfter.
 const minRetry = 5 * time.Second
 
-// RetryAfter returns the time after which the pods of the node should be read again: the age of the answer, at least
-// minRetry. The interval therefore doubles each time: a pod that cannot start may have no address for hours.
+// RetryAfter returns the time after which Prove should be called again: the age of the answer, at least minRetry. If a pod on
+// the node is the reason, the interval therefore doubles each time, because a pod that cannot start may have no address for
+// hours. If the agent reports one of the addresses as used, Answered is the current time and the interval is minRetry.
 func (e *NotProvedError) RetryAfter(now time.Time) time.Duration {
 	return max(minRetry, now.Sub(e.Answered))
 }
