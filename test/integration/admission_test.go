@@ -66,8 +66,8 @@ func reclaimReader(key string) func(string) error {
 	}
 }
 
-// admit applies the admission policies and waits until the API server enforces the policy about annotations. It may enforce the
-// other policies later.
+// admit applies the admission policies and waits until the API server enforces the policy about annotations. The other
+// policies may take effect later.
 func (e *env) admit() {
 	e.t.Helper()
 	e.must(e.Apply(within(e.t), filepath.Join("..", "..", "manifests", "admission.yaml")))

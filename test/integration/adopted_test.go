@@ -158,7 +158,7 @@ func TestGuidesClusterTakenOver(t *testing.T) {
 	})
 }
 
-// awaitRunningAsBefore is awaitRunning for pods with any UIDs: they may have been running all the time.
+// awaitRunningAsBefore is awaitRunning for pods with any UIDs, because the pods may have been running all the time.
 func (e *env) awaitRunningAsBefore(names []string) map[string]witness.Row {
 	e.t.Helper()
 	return e.awaitRunning(map[string]witness.Row{}, names...)

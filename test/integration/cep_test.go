@@ -66,8 +66,8 @@ func endpointBy(name, ip string, owners ...metav1.OwnerReference) *ciliumv2.Cili
 	}
 }
 
-// keepCollectorFrom prevents the garbage collector from deleting CiliumEndpoints with this name: the API server refuses such
-// requests of the controller manager.
+// keepCollectorFrom prevents the garbage collector from deleting CiliumEndpoints with this name. The API server refuses such
+// requests of kube-controller-manager.
 func (e *env) keepCollectorFrom(name string) {
 	e.t.Helper()
 	meta := metav1.ObjectMeta{Name: "keep-collector-from-" + name}
@@ -107,8 +107,8 @@ func TestG6CEPKeeper(t *testing.T) {
 	for _, name := range young {
 		e.create(onNode(name[:len(name)-2], "node-1"))
 	}
-	// The CiliumEndpoint of witness-0 is not deleted: a node without any CiliumEndpoint counts as a node whose agent creates
-	// none.
+	// The CiliumEndpoint of witness-0 stays. The controller evicts no pod of a node that no CiliumEndpoint names, because the
+	// agent there may be configured to create no CiliumEndpoints.
 	e.create(onNode("old", "node-2"), onNode("witness", "node-2"))
 	plain := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "plain"}, Spec: corev1.PodSpec{
 		NodeName: "node-2", Containers: []corev1.Container{{Name: "main", Image: "none"}},
@@ -123,7 +123,7 @@ func TestG6CEPKeeper(t *testing.T) {
 		e.awaitMetric(port, "fixedip_ciliumendpoints_removed_total", map[string]string{"cause": cause}, func(v float64) bool { return v > 0 })
 	}
 
-	// A CiliumEndpoint is missing: the new agent creates it again, the old agent does not.
+	// A CiliumEndpoint is missing. The new agent creates the CiliumEndpoint again, and the old agent does not.
 	first := e.ownEndpoint("missing-0", "")
 	e.delete(first)
 	e.ownEndpoint("missing-0", first.UID)
@@ -164,8 +164,8 @@ func TestG6CEPKeeper(t *testing.T) {
 	e.create(endpointBy("stale-0", "192.0.2.9", former))
 	e.ownEndpoint("stale-0", stale.UID)
 
-	// Only the owner reference is wrong. The garbage collector also deletes such a CiliumEndpoint, on a busy machine
-	// before the controller corrects the reference. So the API server refuses deletions by the garbage collector.
+	// Only the owner reference is wrong. The garbage collector deletes such a CiliumEndpoint, too. On a busy machine it may do
+	// so before the controller corrects the reference. So the API server refuses deletions by the garbage collector.
 	former.Name = "misowned-0"
 	e.keepCollectorFrom("misowned-0")
 	e.eventually("CiliumEndpoint misowned-0 to get its owner reference back without being replaced", func() bool {

@@ -49,7 +49,7 @@ func TestCheck(t *testing.T) {
 	e.patchCiliumNode("right", `{"spec":{"ipam":{"podCIDRs":["10.77.1.128/25"],"pool":{"10.77.1.200":{}}}}}`)
 	e.must(e.ownerEntry("node-1", ".199", "default/gone-0", "default/StatefulSet/gone"))
 	e.must(e.ownerEntry("node-1", ".198", "default/other-0", "default/StatefulSet/other"))
-	// A user has reserved this address for a pod that does not exist yet, which check does not report as a problem.
+	// A user has reserved this address for a pod that does not exist yet. check does not report such an entry as a problem.
 	e.must(e.ownerEntry("node-1", ".196", "default/later-0", ""))
 	e.must(e.ownerEntry("node-1", web[strings.LastIndex(web, "."):], "default/web-0", "default/StatefulSet"))
 	network := strings.TrimSuffix(web, web[strings.LastIndex(web, "."):])
@@ -112,7 +112,7 @@ func TestCheck(t *testing.T) {
 }
 
 // foundByCheck returns the problems that kubectl fixedip check reports to a user, as "object: kind", sorted. If user is
-// empty, the command has all rights.
+// empty, the command has all rights. foundByCheck fails the test if the exit code is not 1, as when check finds no problem.
 func (e *env) foundByCheck(user string, args ...string) []string {
 	e.t.Helper()
 	out, err := e.kubectlAs(user, append([]string{"check", "--recheck-after=1s", "-o=json"}, args...)...)

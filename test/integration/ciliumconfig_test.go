@@ -16,9 +16,9 @@ import (
 	"fixedip.io/fixedip/ipam/controller/poolguard"
 )
 
-// TestSettingsFollowCilium checks that both programs read the routing mode of Cilium: with a tunnel, the default policy
-// Migrate is valid without allowAddressMigration, and with native routing both programs refuse it. The controller reports
-// another IPAM mode than crd, but runs nevertheless.
+// TestSettingsFollowCilium checks that both programs read the routing mode of Cilium. With a tunnel, both accept the default
+// failover policy Migrate, although allowAddressMigration is not set. With native routing, both refuse that policy. The
+// controller reports another IPAM mode than crd, but runs nevertheless.
 func TestSettingsFollowCilium(t *testing.T) {
 	t.Parallel()
 	e := startCluster(t)

@@ -211,7 +211,7 @@ func (c *claims) size() int {
 func (c *claims) round(round int) time.Duration {
 	c.t.Helper()
 	ctx, cancel := context.WithCancel(within(c.t))
-	// known contains the pools at the beginning of the round. It is a copy, because w may read it while round changes c.nodes.
+	// known contains the pools at the beginning of the round. It is a copy, because w may read known while round changes c.nodes.
 	known := maps.Clone(c.nodes)
 	w := ciliumpool.NewWriter(ctx, ciliumpool.New(c.api), func(node string) (pool.NodePool, bool) { n, ok := known[node]; return n, ok })
 	defer w.Wait()

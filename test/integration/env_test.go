@@ -142,7 +142,8 @@ func start(t *testing.T, o options) *env {
 	return e
 }
 
-// whileAllRun returns a context for one step. The context also ends as soon as any process of the cluster does not run.
+// whileAllRun returns a context for one step. The context also ends as soon as a process of the cluster does not run, even if
+// the test stopped that process before the call. Processes that start after the call do not count.
 func (e *env) whileAllRun() context.Context {
 	ctx, cancel := context.WithCancelCause(within(e.t))
 	for _, p := range e.Processes() {

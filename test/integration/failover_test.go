@@ -224,7 +224,7 @@ func TestReassign(t *testing.T) {
 	r := before["web-0"]
 	e.awaitRecord("web-0", func(f *v1alpha1.FixedIP) bool { return f.Spec.Failover == v1alpha1.Reassign })
 
-	// The node is schedulable: the pod keeps its address.
+	// The pod keeps its address, because its node is schedulable.
 	e.deletePods("web-0")
 	again := e.awaitRunning(before, "web-0")
 	e.sameAddresses(map[string]witness.Row{"web-0": r}, again)

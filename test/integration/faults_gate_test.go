@@ -52,12 +52,12 @@ func (f fault) String() string {
 }
 
 // faultGate is a proxy in front of the API server for both programs, which makes one write of each run fail. The runs share
-// the programs and are executed in parallel: a write belongs to the run whose namespace or node it names. Events, and the
-// Leases of leader election, are not counted.
+// the programs and are executed in parallel. A write belongs to the run whose namespace or node the write names. Events, and
+// the Leases of leader election, are not counted.
 //
-// Deletions of NodeSubnets are not counted either, and never fail: they name only the subnet. The scenarios need none,
-// because their orphaned subnets are inherited or are still in the grace period when the test ends. In the model (test/sim)
-// any request may fail, including these deletions.
+// Deletions of NodeSubnets are not counted either, and never fail, because they name no node. The scenarios do not need these
+// deletions, because their orphaned subnets are inherited or are still in the grace period when the test ends. In the model
+// (test/sim) any request may fail, including these deletions.
 type faultGate struct {
 	// kubeconfigs contains the kubeconfigs that use the gate. Key: the user of the program.
 	kubeconfigs map[string]string

@@ -76,8 +76,8 @@ func TestFieldBugs(t *testing.T) {
 	}
 
 	e.part("F1", func(e *env) {
-		// The controller starts and sees other UIDs than those recorded: the pods were restarted, and their StatefulSet was
-		// created again.
+		// The controller starts and sees other UIDs than those recorded, because the pods were restarted and their StatefulSet
+		// was created again.
 		e.create(statefulSet("f1", 2, placedByFakes))
 		before := e.awaitRunning(nil, names("f1", 2)...)
 		whileDown(e, func() {
@@ -92,8 +92,9 @@ func TestFieldBugs(t *testing.T) {
 	})
 
 	e.part("F2", func(e *env) {
-		// A StatefulSet is scaled down and up before the address of the deleted pod is released: the new pod gets the former or
-		// a new address. The witness checks that the pod runs with the address of its FixedIP, and that no other pod has it.
+		// A StatefulSet is scaled down and up before the address of the deleted pod is released. The new pod gets the former or
+		// a new address. The witness checks that the pod runs with the address of its FixedIP, and that no other pod has that
+		// address.
 		e.create(statefulSet("f2", 2, placedByFakes, annotatedWith("fixedip.io/when-scaled", "Delete")))
 		now := e.awaitRunning(nil, names("f2", 2)...)
 		for range 8 {
@@ -133,7 +134,7 @@ func TestFieldBugs(t *testing.T) {
 	})
 
 	e.part("F4", func(e *env) {
-		// All pods and the controller restart at once: each pod has its own address again.
+		// All pods and the controller restart at once. Each pod has its own address again.
 		pods := names("f4", 60)
 		e.create(statefulSet("f4", 60, placedByFakes))
 		before := e.awaitRunning(nil, pods...)
@@ -183,8 +184,8 @@ func TestFieldBugs(t *testing.T) {
 	})
 
 	e.part("F8", func(e *env) {
-		// A user changes the address in the FixedIP, and requests another address on the workload: the reservation does not
-		// change.
+		// A user tries to change the address in the FixedIP, which the API server refuses, and requests another address on the
+		// workload. The reservation does not change.
 		e.create(statefulSet("f8", 1, placedByFakes))
 		before := e.awaitRunning(nil, "f8-0")
 		fip := e.records("f8")["f8-0"]
@@ -270,7 +271,7 @@ func TestFieldBugs(t *testing.T) {
 	})
 
 	e.part("F15", func(e *env) {
-		// The node is deleted before the TTL ends: the FixedIP still expires and is deleted.
+		// The node is deleted before the TTL ends. The FixedIP expires and is deleted nevertheless.
 		e.create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "fake-15"}}, func() *ciliumv2.CiliumNode {
 			cn := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "fake-15"}}
 			cn.Spec.IPAM.PodCIDRs = []string{fakeSubnet(15)}

@@ -90,8 +90,8 @@ func TestG20Figures(t *testing.T) {
 	e.scheduler, err = product.StartScheduler(e.Cluster, "scheduler", filepath.Join(bin, "fixedip-scheduler"), product.SchedulerOptions{NoElection: true, SecurePort: securePort})
 	e.must(err)
 
-	// A /24 has 254 addresses, of which the node uses two. To wait for many pods the test lists them: the witness would
-	// evaluate all of them after each event.
+	// A /24 has 254 addresses, of which the node uses two. The test lists the pods to wait for them, because the witness would
+	// evaluate all pods after each event.
 	const most = 252
 	began := time.Now()
 	e.create(statefulSet("fills", most, on("full")))

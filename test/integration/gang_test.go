@@ -115,7 +115,7 @@ func (e *env) addr(text string) netip.Addr {
 }
 
 // TestGang checks that a gang is placed completely or not at all, and that its members have fixed addresses. Members wait at
-// Permit, between Reserve and PreBind: their claims are assumed, and nothing is written before the gang is complete.
+// Permit, between Reserve and PreBind. Their claims are assumed then, and no claim is written before the gang is complete.
 func TestGang(t *testing.T) {
 	t.Parallel()
 	e, s := startGangs(t)

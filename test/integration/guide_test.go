@@ -34,7 +34,8 @@ import (
 )
 
 // startAsGuide starts a cluster with the given nodes and a controller, and returns when the nodes are ready. The controller
-// has only the given arguments and environment variables, and the kubeconfig of the cluster.
+// has only the given arguments. Its environment is that of the test without POD_NAMESPACE, with the given variables, and with
+// a KUBECONFIG of the cluster.
 func startAsGuide(t *testing.T, nodes, args, env []string, nodeArgs ...string) *env {
 	t.Helper()
 	e := startCluster(t)
@@ -100,7 +101,8 @@ func (e *env) awaitEvent(name, reason, note string) {
 
 // deployGuide applies the guide's Deployment with our image, and gives the service account of the guide the rights of ours.
 // It does the work of a kubelet for the pods: it starts the program of the image with the arguments, variables and account
-// of the pod. The kubeconfig is another file than in the pod.
+// of the pod. The kubeconfig is another file than in the pod, and only the program of the first pod serves metrics and health
+// checks. deployGuide returns the pods.
 func (e *env) deployGuide() (pods []*corev1.Pod) {
 	e.t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", "guide-deployment.yaml"))

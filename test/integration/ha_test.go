@@ -143,7 +143,9 @@ func (e *env) lease(namespace, name string) *coordinationv1.Lease {
 }
 
 // allowLeases grants the controller the rights on the Leases with these names, and on Events, in another namespace. An
-// administrator who sets --leader-election-namespace has to grant the same rights.
+// administrator who sets --leader-election-namespace has to grant the same rights, and those on the ConfigMap of the cluster
+// pools (package poolguard), which the controller writes into that namespace. Without the latter rights, the controller logs
+// an error and continues.
 func (e *env) allowLeases(namespace string, names ...string) {
 	e.t.Helper()
 	meta := metav1.ObjectMeta{Namespace: namespace, Name: "fixedip-controller"}

@@ -32,7 +32,7 @@ type call struct {
 	// uid is the UID of the CiliumNode; empty if neither the request nor the answer contains it. A CiliumNode that is created
 	// again with the same name has another pool.
 	uid string
-	// changes are the effects of a patch on the pool. Key: the address.
+	// changes are the tests and the effects of a patch on the pool. Key: the address.
 	changes map[string]change
 	began   time.Time
 	// ended is the time of the answer; zero if there was no answer, or an answer with an unknown outcome.
@@ -261,7 +261,8 @@ var entryModel = porcupine.NondeterministicModel{
 }
 
 // operations returns the history of each entry that a patch changes or tests. Key: the UID of the CiliumNode, a space and the
-// address. writes is the number of patches, and unknown the number of those with an unknown outcome.
+// address. writes is the number of patches that change or test entries, and unknown the number of those with an unknown
+// outcome.
 func (h *history) operations() (byEntry map[string][]porcupine.Operation, writes, unknown int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -308,7 +309,8 @@ func (h *history) operations() (byEntry map[string][]porcupine.Operation, writes
 	return byEntry, writes, unknown
 }
 
-// linearizable fails the test unless the operations of every entry are linearizable.
+// linearizable fails the test unless the operations of every entry are linearizable and the history has a write. It also fails
+// the test if the check of an entry takes longer than stepTimeout.
 func (h *history) linearizable(t *testing.T) {
 	t.Helper()
 	began := time.Now()

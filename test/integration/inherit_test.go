@@ -187,7 +187,8 @@ func TestHeldSubnet(t *testing.T) {
 		t.Errorf("the successor node-4 has the subnets %v, want %v", got, had)
 	}
 
-	// node-2 and node-3 are left. node-2 inherits the subnet in addition to its own, because an address may migrate.
+	// node-2 and node-3 are left. Because an address may migrate, one of them inherits the subnet in addition to its own. The
+	// controller chooses node-2, the first by name, because no other criterion distinguishes them.
 	e.must(e.api.Patch(within(t), statefulSet("web", 2), client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"fixedip.io/failover":"Migrate"}}}`))))
 	for _, name := range names("web", 2) {
 		e.must(e.api.Patch(within(t), e.witness.Record(namespace, name).DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"failover":"Migrate"}}`))))

@@ -154,8 +154,8 @@ func (c *churn) awaitWanted() map[string]witness.Row {
 }
 
 // touchWorkloads annotates workloads that lack pods until stop is called, so that the controllers of Kubernetes process
-// them at once. These controllers back off for up to a quarter of an hour if they could not create the pods of a
-// workload, because pods of a former workload had the names.
+// them at once. If pods of a former workload have the names, these controllers cannot create the pods of a workload, and
+// retry with a backoff of up to 1000 s.
 func (c *churn) touchWorkloads(podsOf map[string][]string) (stop func()) {
 	ctx, cancel := context.WithCancel(c.e.t.Context())
 	var touching sync.WaitGroup
@@ -231,8 +231,8 @@ func (e *env) awaitWitness() {
 }
 
 // awaitAgentWatches waits until the agents of this many nodes watch their CiliumNodes again. Without its watch, an
-// agent may give a pod another address. The controller corrects that later (see TestLateAgents), but it would count as
-// a violation here. Only agents watch a CiliumNode by name.
+// agent may give a pod another address. The controller corrects that later (see TestLateAgents), but the witness would
+// report a violation. Only agents watch a CiliumNode by name.
 func (e *env) awaitAgentWatches(nodes int) {
 	e.t.Helper()
 	e.eventually("the agents to watch their CiliumNodes", func() bool {

@@ -75,8 +75,8 @@ func (e *env) createHerd(h *unstructured.Unstructured) {
 	})
 }
 
-// herdPods returns pods with the given names. of is the herd that controls the pods, which then have the annotation that
-// enables fixed addresses; nil: the pods are bare pods without annotations.
+// herdPods returns pods with the given names. of is the herd that controls the pods. If of is nil, the pods are bare pods
+// without annotations. Otherwise they have the annotation that enables fixed addresses.
 func herdPods(of *unstructured.Unstructured, names ...string) []client.Object {
 	var pods []client.Object
 	for _, name := range names {
@@ -238,7 +238,7 @@ func (e *env) awaitSlots(want int) map[string]bool {
 }
 
 // deploymentUpdated checks that a Deployment has one slot more than replicas after its first update, for the surge pod,
-// and that later updates use these slots. There may be a second additional slot: the ReplicaSets of an update are
+// and that later updates use these slots. There may be a second additional slot, because the ReplicaSets of an update are
 // reconciled concurrently, so that a new pod may exist before an old pod is deleted.
 func (e *env) deploymentUpdated() {
 	e.create(deployment("shop", 3))

@@ -77,7 +77,8 @@ func (e *env) exits(user string, code int, args []string, texts ...string) {
 }
 
 // TestKubectlStatus checks the commands status, map, report and version. status reports missing objects, objects that the
-// user may not read, and a healthy installation. report removes names, addresses and secrets.
+// user may not read, a healthy installation, and programs with different configurations. report removes names, addresses and
+// secrets.
 func TestKubectlStatus(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{nodes: []string{"rack-7"}, controllerArgs: defaultPool})

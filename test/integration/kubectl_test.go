@@ -72,7 +72,8 @@ func (e *env) kubectlAs(user string, args ...string) (string, error) {
 }
 
 // checkOutput runs the plugin as the viewer. It checks that the plugin does not fail and that its output contains each text.
-// Exit code 1 is no failure: the plugin has found a problem. Sequences of white space in the output count as one space.
+// Exit code 1 is no failure. It means that the plugin has found a problem. Sequences of white space in the output count as one
+// space.
 func (e *env) checkOutput(args []string, texts ...string) {
 	e.t.Helper()
 	out, err := e.kubectl(args...)
@@ -135,7 +136,7 @@ func TestG16KubectlPlugin(t *testing.T) {
 		t.Errorf("explain without a pod: got the error %v and the output %s, want an error that asks for one pod", err, out)
 	}
 
-	// A pod has no fixed address, because no selector matches the pod, or because it is not bound yet.
+	// A pod has no fixed address, because no selector matches the pod, or because the pod waits for another scheduler.
 	waits := placed("waits", "", 1, map[string]string{"app": "waits"})
 	e.create(placed("other", "node-1", 1, map[string]string{"app": "other"}), waits)
 	e.awaitPods("other-0")

@@ -38,7 +38,7 @@ type lateWatch struct {
 	changed chan struct{}
 }
 
-// stalled is a delay longer than any test: the agent gets no events until the delay changes.
+// stalled is a delay longer than any test. The agent gets no events until the delay changes.
 const stalled = time.Hour
 
 func (l *lateWatch) setDelay(delay time.Duration) {
@@ -190,7 +190,8 @@ func (e *env) stockPods(prefix string, n int) []string {
 	return pods
 }
 
-// asReserved returns the rows of those pods in all that run with their reserved addresses. Key: the pod name.
+// asReserved returns the rows of the pods that run with their reserved addresses. all contains the names of the pods that may
+// be in the result. Key: the pod name.
 func asReserved(all []string, rows []witness.Row) map[string]witness.Row {
 	found := map[string]witness.Row{}
 	for _, r := range rows {

@@ -103,8 +103,8 @@ func TestNoLostWakeUps(t *testing.T) {
 	t.Logf("%d rounds; the longest time from the available address to the bind was %v", rounds, slowest.Round(time.Millisecond))
 }
 
-// TestBurstOnOneNode checks fifty concurrent first placements on one node: their claims share patches, and the agent has few
-// conflicts.
+// TestBurstOnOneNode checks that the claims of fifty concurrent first placements on one node share patches, and that the agent
+// has few conflicts.
 func TestBurstOnOneNode(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{})

@@ -145,7 +145,7 @@ func TestMonitoringNamesExist(t *testing.T) {
 				for _, sample := range samples[s.metric] {
 					matches := true
 					for label, value := range s.labels {
-						// The program has to serve the label: no expression selects a label that Prometheus adds.
+						// The program has to serve the label, because no expression selects a label that Prometheus adds.
 						got := ""
 						for name, v := range sample.Metric {
 							if string(name) == label {

@@ -160,7 +160,7 @@ func (e *env) written() map[string]string {
 	var objects corev1.NodeList
 	e.must(e.api.List(within(e.t), &objects))
 	for _, n := range objects.Items {
-		delete(n.Annotations, corev1.ObjectTTLAnnotationKey) // kube-controller-manager writes it.
+		delete(n.Annotations, corev1.ObjectTTLAnnotationKey) // kube-controller-manager writes this annotation.
 		all["Node "+n.Name] = fmt.Sprint(n.Annotations)
 	}
 	var configs corev1.ConfigMapList

@@ -220,8 +220,8 @@ func (e *env) pausedInheritance(t *testing.T) {
 	}
 }
 
-// inheritedEntries checks the entries of an inherited subnet with three reserved addresses. Another node carries one of them
-// and has a move-target entry for another one. After the inheritance, no two pools offer the same address.
+// inheritedEntries checks the entries of an inherited subnet with three reserved addresses. Another node carries the second
+// address and has a move-target entry for the third. After the inheritance, no two pools offer the same address.
 func (e *env) inheritedEntries(t *testing.T) {
 	e.createNamespace(t)
 	e.cleanUpNodeSubnets(t)

@@ -58,7 +58,8 @@ func TestG24Rotation(t *testing.T) {
 	e.create(statefulSet("d", 1))
 	e.podMessage("d-0", "node(s) had no IPv4 address available for a pod with a fixed address")
 
-	// With a cooldown of 1 s, which is over, the waiting pod gets one of the two addresses, and the next pod the other one.
+	// With the next controller, the cooldown takes 1 s and is over for both released addresses. The waiting pod gets one of
+	// these addresses, and the next pod gets the second one.
 	e.must(e.controller.Terminate(within(t)))
 	e.startController("cooled", "--cluster-pool-ipv4-cidr=10.240.0.0/29", "--cluster-pool-ipv4-mask-size=29", "--min-free-ips=2", "--max-dynamic-ips=3", "--address-cooldown=1s")
 	if r := e.awaitRunning(nil, "d-0")["d-0"]; r.Address != "10.240.0.6" && r.Address != "10.240.0.5" {

@@ -182,7 +182,7 @@ func (c *counting) Patch(ctx context.Context, obj client.Object, patch client.Pa
 	return c.API.Patch(ctx, obj, patch, opts...)
 }
 
-// usedMeanwhile checks a write that requires an unused address. It has to be refused exactly if the agent reports the
+// usedMeanwhile checks a write that requires an unused address. The write has to be refused exactly if the agent reports the
 // address as used between the read and the write, whether or not the agent has reported before.
 func (e *env) usedMeanwhile(t *testing.T) {
 	report := func(node, status string) {

@@ -39,6 +39,7 @@ type replacement struct {
 
 // TestNodesAreReplaced checks that a pod whose node was deleted runs again with its address after the grace period (finding
 // R1 in docs/project/findings.md), without an action of an administrator. The new node satisfies the constraints of the pod.
+// FIXEDIP_GRACE_PERIOD is the grace period.
 func TestNodesAreReplaced(t *testing.T) {
 	t.Parallel()
 	grace := "5s"

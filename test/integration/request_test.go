@@ -210,7 +210,7 @@ func (e *env) requestedAddresses() {
 }
 
 // TestRequestedAddressUnavailable checks that a pod reports why a requested address is not available, and is placed as soon
-// as the address is available or the request changes. That shows that the plugin requeues the pod: without an event,
+// as the address is available or the request changes. This shows that the plugin requeues the pod. Without an event,
 // kube-scheduler tries an unschedulable pod again only after five minutes, which is longer than the time limit of a step.
 func TestRequestedAddressUnavailable(t *testing.T) {
 	t.Parallel()

@@ -36,8 +36,8 @@ var usedByOtherTests = map[string]map[string]string{
 		right("get", "", "persistentvolumes", "", ""):                                "reading the volumes of pods that wait for an orphaned subnet: TestVolumeInAZone",
 		right("get", "", "nodes", "", ""):                                            "checking that a node was deleted before its addresses are released: TestHoldAndFree",
 		right("get", "cilium.io", "ciliumendpoints", "", ""):                         "reading a CiliumEndpoint that seems to be stale or missing: TestG6CEPKeeper",
-		right("patch", "cilium.io", "ciliumendpoints", "", ""):                       "correcting the owner reference of a CiliumEndpoint: TestG6CEPKeeper",
-		right("delete", "cilium.io", "ciliumendpoints", "", ""):                      "deleting the CiliumEndpoint of a deleted pod: TestG6CEPKeeper",
+		right("patch", "cilium.io", "ciliumendpoints", "", ""):                       "correcting the owner reference or removing the finalizers of a CiliumEndpoint: TestG6CEPKeeper",
+		right("delete", "cilium.io", "ciliumendpoints", "", ""):                      "deleting a CiliumEndpoint that has no pod or does not describe its pod: TestG6CEPKeeper",
 		right("patch", "cilium.io", "ciliumnodes/status", "", ""):                    "asking an agent to acknowledge a withdrawal: TestDynamicEntryBecomesReserved",
 		right("update", "fixedip.io", "nodesubnets", "", ""):                         "assigning an orphaned subnet to the node that inherits it: TestNodeReplaced",
 		right("delete", "fixedip.io", "nodesubnets", "", ""):                         "deleting the NodeSubnet of a deleted node: TestHoldAndFree",
@@ -52,8 +52,9 @@ var usedByOtherTests = map[string]map[string]string{
 	},
 }
 
-// TestRightsAreUsed checks that each right of the roles is used: in a small cluster according to its audit log, or by
-// the test that usedByOtherTests names. The API server must refuse no request of the programs in that cluster.
+// TestRightsAreUsed checks that each right of the roles is used in a small cluster, according to its audit log, or is in
+// usedByOtherTests. It also checks that the roles grant all rights in usedByOtherTests, and that the API server refuses no
+// request of the programs in that cluster. It does not check that the tests that usedByOtherTests names use the rights.
 func TestRightsAreUsed(t *testing.T) {
 	t.Parallel()
 	log := filepath.Join(t.TempDir(), "audit.log")

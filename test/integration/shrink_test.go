@@ -180,8 +180,8 @@ func (e *env) podWithoutAddress(pods []string) string {
 	return pods[i]
 }
 
-// TestPoolGrowsForPodsThatWait checks that a pool grows for waiting pods if more pods come at once than it has free
-// addresses, even if the agent does not report.
+// TestPoolGrowsForPodsThatWait checks that a pool grows for waiting pods if more pods are created at once than the pool has
+// free addresses, even if the agent does not report.
 func TestPoolGrowsForPodsThatWait(t *testing.T) {
 	t.Parallel()
 	e := startCluster(t)

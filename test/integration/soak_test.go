@@ -32,9 +32,9 @@ type usage struct{ goroutines, heap, taken, returned, resident float64 }
 // growth contains the bounds of the growth of resources: the median of the last third of a soak is at most bound times
 // that of the first third. The first measurement is left out, because the program opens connections and fills caches in
 // the first part. Goroutines and the heap after a collection are exact. The memory that Go has obtained from the system
-// includes memory that Go keeps for reuse. Resident memory also includes memory outside of Go: the race detector keeps
-// some for each former goroutine and each defer (go.dev/doc/articles/race_detector, "Runtime Overhead"). So with the
-// race detector resident memory always grows.
+// includes memory that Go keeps for reuse. Resident memory also includes memory outside of Go. The race detector keeps
+// such memory for each former goroutine and each defer (go.dev/doc/articles/race_detector, "Runtime Overhead"). So with
+// the race detector resident memory always grows.
 var growth = []struct {
 	what  string
 	of    func(usage) float64

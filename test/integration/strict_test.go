@@ -104,7 +104,8 @@ func TestStrictNode(t *testing.T) {
 			early, theirs := e.tooEarly(only(before, slices.Concat(fixed, ours)...)), e.tooEarly(only(before, others...))
 			t.Logf("%s: the agents had not seen the entry at the first CNI ADD of %d of 100 pods of our scheduler and %d of 100 pods of the default scheduler", name, early, theirs)
 			// On a busy machine the time from the claim to the bind by our scheduler may be longer than the delay, so that no
-			// agent is late for its pods. The controller claims addresses for pods of the default scheduler after their binds.
+			// agent is late for the pods of our scheduler. Pods of the default scheduler are tested too, because the controller
+			// claims their addresses after their binds.
 			if delay > 0 && early+theirs == 0 {
 				t.Error("no agent was late for any pod, so late agents were not tested")
 			}

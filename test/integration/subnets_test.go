@@ -105,8 +105,8 @@ func TestG5SubnetManagement(t *testing.T) {
 	}
 }
 
-// TestG23NodeCIDRs checks that the CIDRs that kube-controller-manager assigns to nodes are their subnets. If it assigns the
-// CIDR of a deleted node to another node, the pods with fixed addresses in that CIDR run on that node (G23).
+// TestG23NodeCIDRs checks that the subnets of a node are the CIDRs that kube-controller-manager assigns to the node. If the
+// CIDRs of a deleted node are assigned to another node, the pods with fixed addresses in these CIDRs run there (G23).
 func TestG23NodeCIDRs(t *testing.T) {
 	t.Parallel()
 	o := options{
@@ -146,7 +146,7 @@ func TestG23NodeCIDRs(t *testing.T) {
 	for name := range lost {
 		e.awaitSubnetCondition(name, metav1.ConditionFalse, v1alpha1.ReasonNodeGone)
 	}
-	// Three CIDRs of each family are left for three nodes. Kubernetes decides which of them gets those of node-1.
+	// Three CIDRs of each family are free, and three nodes join. Kubernetes decides which node gets the CIDRs of node-1.
 	inheriting := ""
 	for _, name := range []string{"third", "fourth", "fifth"} {
 		e.create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})

@@ -24,9 +24,10 @@ import (
 )
 
 // TestUninstall checks the subcommand uninstall of the controller with the rights of manifests/uninstall.yaml. While a
-// controller is active, the subcommand fails, changes nothing and starts the Deployment again. After it has succeeded, no
-// FixedIP has the finalizer of the controller and no Node is annotated, but FixedIPs, pools and running pods stay. A
-// controller that is installed later keeps the addresses, and writes the finalizers and annotations again.
+// controller is active, the subcommand fails, changes no FixedIP and no Node, and scales the Deployment back to its former
+// number of replicas. After the subcommand has succeeded, no FixedIP has the finalizer of the controller and no Node is
+// annotated, but FixedIPs and running pods stay. A controller that is installed later keeps the addresses, and writes the
+// finalizers and annotations again.
 func TestUninstall(t *testing.T) {
 	t.Parallel()
 	e := start(t, options{noScheduler: true})

@@ -22,8 +22,8 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// writeGate is a proxy in front of the API server that counts the writes of the controller, except those of events. It
-// can stop the controller at one of the writes, before the API server gets the write or before the controller gets the
+// writeGate is a proxy in front of the API server that counts the writes of the controller, except events and access reviews.
+// It can stop the controller at one of the writes, before the API server gets the write or before the controller gets the
 // response.
 type writeGate struct {
 	kubeconfig string
