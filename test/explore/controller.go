@@ -135,8 +135,8 @@ const (
 	begun uint8 = iota
 	// asked means that the controller has sent a probe to the agent, or has joined the probe of a controller that was killed.
 	asked
-	// answered means that the controller has read the answer of the agent and the pods, and that no pod has the address; in
-	// the task own, only its pod has the address.
+	// answered means that the controller has read the answer of the agent and the pods, and that they allow the task to go on:
+	// see barrier.
 	answered
 	// written means that the entry is written and not yet confirmed.
 	written
@@ -247,9 +247,15 @@ func continueTask(sc scope, s state, emit func(stepKind, state)) {
 
 // barrier emits the next step of the agent barrier of a task. In phase begun, the controller sends a probe to the agent, or
 // joins a probe that exists already. In phase asked, barrier emits nothing until the agent has acknowledged the probe. Then
-// the controller reads the pods, and the task goes on only if no pod has the address, or in the task own only its pod. With a
-// mutation that leaves out the barrier of the task, the controller decides at once: in the task expire by the last report
-// alone, in the task own by the pod alone.
+// the controller reads the pods. The task goes on under a condition:
+//
+//   - expire: no pod has the address.
+//   - judgeSlot: no pod has the address, and the pod of the slot does not exist.
+//   - own: the pod of the task exists, is not being deleted, and is the only pod with the address. The agent has processed the
+//     entry that the task replaces.
+//
+// With a mutation that leaves out the barrier of the task, the controller decides at once: in the task expire by the last
+// report alone, in the task own by the pod alone.
 func barrier(sc scope, s state, emit func(stepKind, state)) {
 	t, k := s, s.task
 	o := &t.nodes[k.node]

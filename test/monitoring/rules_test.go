@@ -163,7 +163,7 @@ var churn = series{
 // faults contains, for each alert, faults with which the alert fires. Keys: the alert, and the description of the fault.
 // Value: the changes of churn.
 var faults = map[string]map[string]series{
-	"FixedIPPoolLow":            {"one node for six minutes": {`fixedip_nodes_low_on_dynamic_addresses{family="IPv4"}`: `0x173 1x7`}},
+	"FixedIPPoolLow":            {"one node for five minutes": {`fixedip_nodes_low_on_dynamic_addresses{family="IPv4"}`: `0x173 1x7`}},
 	"FixedIPSubnetFull":         {"a quarter of the nodes": {`fixedip_nodes_low_on_free_addresses{family="IPv4"}`: `13x180`}},
 	"FixedIPAddressesLow":       {"9 % of all addresses are free": {`fixedip_free_addresses{family="IPv4"}`: `1100x180`}},
 	"FixedIPClusterPoolLow":     {"all cluster pools of the family": {`fixedip_cluster_pool_free_subnets{cidr="10.2.0.0/16",family="IPv4"}`: `20x180`}},
@@ -213,7 +213,7 @@ var faults = map[string]map[string]series{
 		"one in ten times out": {`fixedip_claims_total{result="timeout"}`: `0+14x180`},
 		"all fail":             {`fixedip_claims_total{result="written"}`: `0x180`, `fixedip_claims_total{result="existing"}`: `0x180`, `fixedip_claims_total{result="error"}`: `0+9x180`},
 	},
-	"FixedIPAddressSlow": {"a fifth of the pods take minutes": {
+	"FixedIPAddressSlow": {"a quarter of the pods take minutes": {
 		`fixedip_pod_address_duration_seconds_bucket{le="64"}`: `0+48x180`, `fixedip_pod_address_duration_seconds_bucket{le="4"}`: `0+40x180`,
 	}},
 }

@@ -51,7 +51,7 @@ func (c *checks) atRest() {
 			switch {
 			case e.Owner == "fixedip.io/cooldown" && (c.inUse(ip) || c.inPodStatus(ip)):
 				// An unreserved pod got the address from an agent that had not seen the entry yet, or the status of a pod
-				// still contains the address after a reboot. The address stays in cooldown until the pod is gone or has
+				// still contains the address after a reboot. The address stays in cooldown until the pod is deleted or has
 				// another address.
 			case e.Owner == "fixedip.io/move-target" && c.moveIncomplete(byPod[strings.TrimPrefix(e.Resource, "pod=")], strings.TrimPrefix(e.Resource, "pod="), ip, cn.Name):
 			case e.Owner == "fixedip.io/moved" && c.mayStayMoved(byPod, ip, e):
@@ -84,9 +84,8 @@ func (c *checks) atRest() {
 			continue
 		}
 		set, exists := one[*appsv1.StatefulSet](w.server, statefulSets, r.Namespace+"/"+r.Spec.Owner.Name)
-		// A FixedIP that a user created is kept as long as its workload has never existed: the owner in it has no UID
-		// yet.
-		// A workload that has opted out counts as deleted, so WhenScaled does not apply to it.
+		// A FixedIP that a user has created stays as long as its workload has never existed: spec.owner has no UID until
+		// then. A workload that has opted out counts as deleted, so WhenScaled does not apply to it.
 		optedOut := exists && optsOut(set.Spec.Template)
 		gone := (!exists && (r.Spec.Owner.UID != "" || !c.byUser[r.UID]) || optedOut) && r.Spec.Reclaim.WhenDeleted == v1alpha1.Delete
 		surplus := exists && !optedOut && int(*set.Spec.Replicas) <= ordinal(r.Spec.PodName) && r.Spec.Reclaim.WhenScaled == v1alpha1.Delete
@@ -113,11 +112,14 @@ func (c *checks) moveIncomplete(r *v1alpha1.FixedIP, owner, ip, node string) boo
 	})
 }
 
-// mayStayMoved reports whether a moved entry of the address ip may stay at rest: the FixedIP of its pod names ip, the node that
-// the entry names has an owned or move-target entry of the pod, or the workload retains the address of a pod that does not
-// exist. An entry whose address is about to leave that node may stay only until the pod is bound, because the move to another node
-// was interrupted, and the scheduler completes or cancels the move before it binds the pod; or until the pod is deleted, if it is
-// bound to that node and its FixedIP is being deleted: the release began while that node had no CiliumNode.
+// mayStayMoved reports whether a moved entry of the address ip may stay at rest. Below, the pod and the node are those that the
+// entry names. The entry may stay in each of three cases: the FixedIP of the pod names ip; the entry of ip on the node names the
+// pod; or the pod does not exist and its workload retains the address.
+//
+// An entry whose address is about to leave the node belongs to an interrupted move. The scheduler completes or cancels that move
+// before it binds the pod, so the entry must not stay after the bind. There is one exception: the pod is bound to the node, and
+// its FixedIP is being deleted. The release then began while the node had no CiliumNode, and the entry may stay until the pod is
+// deleted.
 func (c *checks) mayStayMoved(byPod map[string]*v1alpha1.FixedIP, ip string, raw ipamtypes.AllocationIP) bool {
 	e, _ := ciliumpool.DecodeEntry(raw)
 	owner := e.Pod()

@@ -20,9 +20,10 @@ import (
 )
 
 // TestAgentBehindClaim covers an agent that has not seen the claim of a pod and gives the pod the address of a dynamic
-// entry. The pod is deleted, and other pods are created, whose addresses their kubelets report late. No two pods may
-// share an address. A dynamic entry never gets an owner in this case, and a pod with a wrong address is restarted. So
-// no pod may wait for an agent, and no user may have to delete a pod.
+// entry. The pod is deleted, or its workload is scaled to 0. Other pods are created, whose addresses their kubelets report
+// late. With half of the seeds a user also ends the reservation of the pod. No two pods may share an address. A dynamic
+// entry never gets an owner in this case, and a pod with a wrong address is restarted. So no pod may wait for an agent, and
+// no user may have to delete a pod.
 func TestAgentBehindClaim(t *testing.T) {
 	kinds, err := scheme.New()
 	if err != nil {

@@ -174,7 +174,7 @@ func (c *controller) Add(r manager.Runnable) error {
 	return nil
 }
 
-// recorder adds events to the history.
+// recorder adds events to the history, and notes the events that the user follows at rest: see obey and obeyEndpoints.
 type recorder struct{ p *process }
 
 // Eventf implements events.EventRecorder.

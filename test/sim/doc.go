@@ -19,9 +19,9 @@
 // All goroutines of the product run in a testing/synctest bubble. The model waits until every goroutine is blocked:
 // each of them waits for the answer to a request to the API server, for an item of a queue, or for a timer. Then the
 // model chooses the next event: a request is executed, is refused, or loses its connection before or after the
-// execution; a cache processes a write; a queue hands out an item; time passes; a process is killed at any instruction;
-// a user acts. A run is a list of such choices. The same list has the same history. The list of a failing run is
-// shortened as long as the run still fails.
+// execution; a cache processes a write; a queue hands out an item; time passes; a process is killed, whatever its goroutines
+// wait for; a user acts. A run is a list of such choices. The same list has the same history. The list of a failing run is
+// shortened as long as the shorter list also fails.
 //
 // Each run chooses at random which of these its setup has (setup_test.go): a ReplicaSet whose pods take over slots,
 // strict nodes, dual stack, and the adoption of pods by a selector. Watches deliver writes inside a scheduling cycle
@@ -38,7 +38,8 @@
 // places are bare pods in the model, and never pods of a StatefulSet.
 //
 // At the end of a run all faults end, and the world has to come to rest: every pod runs with the addresses reserved for it, or
-// waits for an action of a user; nothing is left of deleted objects; and the product writes nothing.
+// waits for an action of a user or for an address on a full node; nothing is left of deleted objects; and the product writes
+// nothing.
 //
 //	make sim STEPS=1000000 SEED=1   many runs; a failure prints its history
 //	make sim-mutations              puts bugs into the product, and checks that the model detects each

@@ -56,7 +56,8 @@ func (w *world) endpointCollectors(now time.Time) []action {
 	return d
 }
 
-// endpointUserActions returns the possible actions of users and other clients on CiliumEndpoints.
+// endpointUserActions returns the possible actions of users and other clients on CiliumEndpoints, and the possible changes of
+// the status of endpoints, which an agent has to write.
 func (w *world) endpointUserActions() []action {
 	if !w.setup.endpoints.on {
 		return nil

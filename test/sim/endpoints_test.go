@@ -42,8 +42,8 @@ type endpointSetup struct {
 	// remade is true if an agent makes its CiliumEndpoint again after another client has deleted it, as Cilium does from
 	// v1.18.6 on (Cilium fact 14).
 	remade bool
-	// collected is true if the garbage collector and Cilium's operator remove CiliumEndpoints without a pod. Otherwise only
-	// the agents and the keeper do.
+	// collected is true if the garbage collector and Cilium's operator also remove CiliumEndpoints, namely those of pods that
+	// have ended or do not exist any more. Otherwise only the agents and the keeper remove CiliumEndpoints.
 	collected bool
 }
 

@@ -28,7 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 )
 
-// informer is the watch and the cache of one kind in one process. It processes one write whenever the world chooses it, so
+// informer is the watch and the cache of one kind in one process. It processes one write whenever the world calls step, so
 // that the caches of two kinds or of two processes can differ.
 type informer struct {
 	// The embedded interface is nil: a method that the model does not implement panics.

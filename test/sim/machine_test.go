@@ -285,7 +285,7 @@ func (m *machine) reportPod(pod *corev1.Pod, b *sandbox) {
 func (m *machine) removed(pod *corev1.Pod) {
 	delete(m.pods, keyOf(pod)+" "+string(pod.UID))
 	uid := pod.UID
-	// The write fails only if the pod was deleted by force before.
+	// The write fails only if a user or the pod garbage collector has already removed the pod.
 	_ = m.w.server.remove(pods, keyOf(pod), &metav1.Preconditions{UID: &uid}, true, "kubelet")
 }
 

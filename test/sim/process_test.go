@@ -59,7 +59,8 @@ func (p *process) synced() bool {
 	return !slices.ContainsFunc(p.informers, func(i *informer) bool { return !i.synced })
 }
 
-// kill ends the process, whose goroutines may be blocked at any instruction.
+// kill ends the process while its goroutines are blocked. The requests that they wait for get no answer, but may still be
+// executed.
 func (p *process) kill() {
 	p.cancel()
 	p.leads = false

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// queue is the queue of one controller. Its workers get an item when the world grants it.
+// queue is the queue of one controller. Its workers get an item when the world grants the item.
 type queue struct {
 	name    string
 	of      *controller
@@ -36,7 +36,7 @@ type queue struct {
 type item struct {
 	// ready is true if the request may be processed as soon as worked is false; worked is true while it is being processed.
 	ready, worked bool
-	// later is the time at which the request becomes ready again; zero if there is none.
+	// later is the time at which the request becomes ready; zero if there is none.
 	later time.Time
 	// begun is the start of the processing.
 	begun time.Time

@@ -159,7 +159,8 @@ func (w *world) hasOrphanedIP() bool {
 	return false
 }
 
-// advance performs the first possible action that needs no user and no fault. It reports whether there was one.
+// advance performs the first possible action that needs no user and no fault, and reports whether there was one. Calls whose
+// client does not wait any more are lost.
 func (w *world) advance() bool {
 	for _, c := range w.line.waiting() {
 		if c.waits() {
@@ -229,8 +230,9 @@ func (w *world) mayWait(pod *corev1.Pod) bool {
 	return ok && (w.byUser[r.UID] || w.stranded(r) || w.waitsForVolume(r) || w.lostToUser(r)) || w.writtenOnFull(keyOf(pod))
 }
 
-// lostToUser reports whether r has no address of one family because a FixedIP that a user has created or deleted names the
-// address that the pod of r had claimed, and the node of r is full. The user has to delete one of the two FixedIPs.
+// lostToUser reports whether a user has taken the address of one family from the pod of r: the pod had claimed the address, a
+// FixedIP that the user has created or deleted names the address, r names no address of that family, and the node of r is
+// full. The user has to delete one of the two FixedIPs.
 func (w *world) lostToUser(r *v1alpha1.FixedIP) bool {
 	return w.full(r.Spec.NodeName) && slices.ContainsFunc(all[*v1alpha1.FixedIP](w.server, fixedIPs), func(other *v1alpha1.FixedIP) bool {
 		return w.byUser[other.UID] && other.UID != r.UID && slices.ContainsFunc(other.Spec.IPs, func(ip string) bool {
@@ -239,9 +241,9 @@ func (w *world) lostToUser(r *v1alpha1.FixedIP) bool {
 	})
 }
 
-// writtenOnFull reports whether a full node has exactly one entry for a pod, which a user has written, although pods have
-// addresses of two families. The pod waits for an address of the other family, even after the controller has created a
-// FixedIP with the address of the entry. key is namespace/name of the pod.
+// writtenOnFull reports whether pods have addresses of two families, but a full node has only one entry for a pod, and a user
+// has written that entry. The pod waits for an address of the other family, even after the controller has created a FixedIP
+// with the address of the entry. key is namespace/name of the pod.
 func (w *world) writtenOnFull(key string) bool {
 	return slices.ContainsFunc(all[*ciliumv2.CiliumNode](w.server, ciliumNodes), func(cn *ciliumv2.CiliumNode) bool {
 		has, byUser := 0, false

@@ -34,7 +34,8 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip"
 )
 
-// usedBy matches the part of a message of the scheduler that names a pod that uses an address.
+// usedBy matches the part of a message of package binder that names a pod that uses an address, such as "in use by db/a-0; ".
+// It does not match the messages of package pool, which contain "in use by pod db/a-0; ".
 var usedBy = regexp.MustCompile(`use(?:d)? by (\S+)[;,] `)
 
 // flushInterval is the time after which a pod is tried again if no event requeues it.
@@ -67,8 +68,9 @@ type pending struct {
 	binding, requeued bool
 	// nominated is the node that PostFilter nominated; empty: none.
 	nominated string
-	// refused is true if the plugin has refused the pod, so that of the events of nodes only those that the plugin's hints
-	// select requeue the pod. Otherwise every new or changed node requeues it.
+	// refused is true if the plugin refused the pod, or a node for the pod, in the last cycle, and the pod was not placed. A
+	// new or changed node then requeues the pod only if a hint of the plugin asks for that. If refused is false, every new or
+	// changed node requeues the pod.
 	refused bool
 	// starved is true if no event had requeued the pod when its last cycle ended, so that it waits for an event or for the
 	// flush.
@@ -281,7 +283,8 @@ func (s *scheduler) again(p *pending, st *fwk.Status) {
 	}
 }
 
-// choose runs the extension points up to the choice of a node. admits models the other plugins.
+// choose runs the extension points up to the choice of a node. admits models the other plugins. choose returns the name of the
+// node, or the status that refuses the pod. It also sets refused and nominated of p.
 func (s *scheduler) choose(p *pending, state fwk.CycleState, pod *corev1.Pod) (string, *fwk.Status) {
 	infos := s.snapshot
 	s.meanwhile("PreFilter")

@@ -29,8 +29,8 @@ const (
 // startSteps is the maximum number of steps of startWorkloads.
 const startSteps = 3000
 
-// startWorkloads creates workloads, and returns when the pods of the StatefulSets run, after startSteps, or after the first
-// violation. The only faults that can happen meanwhile are those of agents (drawFault).
+// startWorkloads creates workloads, and returns when the pods of the StatefulSets run and have FixedIPs, after startSteps, or
+// after the first violation. The only faults that can happen meanwhile are those of agents (drawFault).
 func (w *world) startWorkloads(seed uint64) {
 	w.seed = seed
 	for _, name := range []string{"a", "b"} {
@@ -70,8 +70,8 @@ func (w *world) allRun() bool {
 
 func podName(s *appsv1.StatefulSet, i int32) string { return fmt.Sprintf("%s-%d", s.Name, i) }
 
-// spell is the period after a script: a number of steps without user actions and faults, in which the script takes
-// effect. Without a spell a script would take effect in only one run of a thousand.
+// spell is the period after a script: a number of steps in which the script takes effect. These steps contain no user actions
+// and no faults except those of agents (drawFault). Without a spell a script would take effect in only one run of a thousand.
 type spell struct {
 	// left is the number of steps until the end of the spell.
 	left int
@@ -111,8 +111,8 @@ func (w *world) calm(d time.Duration) {
 	}
 }
 
-// scripts returns sequences of user actions that are possible now and likely to show a bug of the product. stats counts
-// scripts by the part of the name before the colon.
+// scripts returns sequences of user actions and faults that are possible now and likely to show a bug of the product. stats
+// counts scripts by the part of the name before the colon.
 func (w *world) scripts() []action {
 	var d []action
 	add := func(name string, mute *machine, do func()) {

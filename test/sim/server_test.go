@@ -293,8 +293,9 @@ func (s *server) update(k *kind, o client.Object, subresource, by string) (clien
 	return s.replace(k, current, o.DeepCopyObject().(client.Object), subresource, by)
 }
 
-// replace stores next as the version after current, limited to the fields that the request may write. If the object is being
-// deleted and next has no finalizers, replace removes the object instead, unless it is a pod.
+// replace stores next as the version after current, limited to the fields that the request may write. If next changes nothing,
+// replace stores no version. If the object is being deleted, is not a pod, and has no finalizers in next, replace removes the
+// object instead.
 func (s *server) replace(k *kind, current stored, next client.Object, subresource, by string) (client.Object, error) {
 	before := current.obj
 	if subresource == "status" {
@@ -420,7 +421,7 @@ func ended(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// bind assigns a pod to a node. It fails if the pod has another UID, is being deleted, or is already assigned.
+// bind assigns a pod to a node. It fails if the pod does not exist, has another UID, is being deleted, or is already assigned.
 func (s *server) bind(key string, b *corev1.Binding, by string) error {
 	current, err := s.get(pods, key)
 	if err != nil {
@@ -442,7 +443,7 @@ func (s *server) bind(key string, b *corev1.Binding, by string) error {
 }
 
 // change reads and updates an object in one step, so that the update has no conflict. It reports whether the object was
-// changed.
+// changed. If the object does not exist, change does nothing and returns false.
 func change[T client.Object](s *server, k *kind, key, by string, f func(T)) bool {
 	current, ok := s.objects[k][key]
 	if !ok {

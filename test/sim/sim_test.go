@@ -82,8 +82,8 @@ func drawFrom(from *rand.Rand) choices {
 	return c
 }
 
-// minimize returns a shorter version of a failing run: it removes steps as long as the rest still fails. It stops at
-// the time until.
+// minimize returns a shorter version of a failing run. It removes steps without which the run also fails, until it finds no
+// such step or the time until has passed.
 func minimize(t *testing.T, c choices, until time.Time) choices {
 	steps := c.steps
 	fails := func(steps []step) bool {
@@ -113,7 +113,8 @@ type outcome struct {
 	taken   int
 }
 
-// run makes the steps in a new world, and then lets the world come to rest. It counts actions, faults and results in stats.
+// run makes the steps in a new world, and then lets the world come to rest. If a step violates an invariant, the run ends with
+// that step. run counts actions, faults and results in stats.
 func run(t *testing.T, c choices, stats map[string]int) (o outcome) {
 	kinds, err := scheme.New()
 	if err != nil {

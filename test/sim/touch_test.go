@@ -9,9 +9,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// markUnreachable sets each node that has been cut off from the API server for more than nodeMonitorGrace to not ready,
-// as the node lifecycle controller does. A node that is not cut off stays ready, even if its agent sees writes more
-// than nodeMonitorGrace late.
+// markUnreachable sets each running node that has been cut off from the API server for more than nodeMonitorGrace to not
+// ready, as the node lifecycle controller does. It changes no other node: clusterActions has an action for nodes that are
+// powered off, and a node that is not cut off stays ready, even if its agent sees writes more than nodeMonitorGrace late.
 func (w *world) markUnreachable() {
 	for _, m := range w.machines {
 		if node, exists := one[*corev1.Node](w.server, nodes, m.name); exists && !m.off && isReady(node) && m.cut && time.Since(m.lastContact) > nodeMonitorGrace {

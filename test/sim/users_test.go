@@ -147,7 +147,8 @@ func (w *world) hasUnreportedIP(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(sandbox.ips, func(ip string) bool { return cn.Status.IPAM.Used[ip].Owner == "" })
 }
 
-// movedFrom returns the home node of an address that was moved to the node of its pod; nil if no address was moved there.
+// movedFrom returns the home node of an address of the given pod that was moved to the node of that pod; nil if no address of
+// the pod was moved to that node.
 func (w *world) movedFrom(pod *corev1.Pod) *machine {
 	for _, m := range w.machines {
 		cn, ok := one[*ciliumv2.CiliumNode](w.server, ciliumNodes, m.name)

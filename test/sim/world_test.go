@@ -331,7 +331,7 @@ func (w *world) time(d time.Duration) {
 
 // progress performs an action of the drawn sort that needs no user and no fault. A call may get a fault nevertheless: see
 // letThrough. If the drawn sort has no possible action, progress performs one of the next sort that has one. If no sort has
-// one, time passes or a user acts.
+// one, time passes, a script begins, or a user acts. During a spell only time passes.
 func (w *world) progress(n int, s step) {
 	sort := []int{sortCalls, sortCalls, sortCalls, sortWatches, sortWatches, sortMachines, sortMachines, sortQueues, sortQueues, sortCycles, sortCycles, sortProcesses}[n%12]
 	for i := range sorts {
