@@ -30,11 +30,12 @@ import (
 // with them, and writes the picture of the documentation; see mapPage.
 var update = os.Getenv("UPDATE_GOLDEN") != ""
 
-// TestCommands runs every command of kubectl fixedip on a cluster where the chart is installed. It checks the exit codes,
-// and compares the output with files of testdata; the methods report and mapPage check the output of the commands report and
-// map --html. The pods web-0 and web-1 run on node-1 and db-0 runs on node-2, all with fixed addresses; later db-0 waits
-// while node-2 is cordoned. Values that differ between runs, such as ages and versions, are replaced by names in angle
-// brackets.
+// TestCommands runs every command of kubectl fixedip except completion, which prints a script, on a cluster where the chart is
+// installed. In place of completion, it completes an argument as such a script does. It checks the exit codes, and compares
+// the output with files of testdata; the methods report and mapPage check the output of the commands report and map --html.
+//
+// The pods web-0 and web-1 run on node-1 and db-0 runs on node-2, all with fixed addresses; later db-0 waits while node-2 is
+// cordoned. Values that differ between runs, such as ages and versions, are replaced by names in angle brackets.
 func TestCommands(t *testing.T) {
 	i := installBy(t, func(o *realcluster.Options) {
 		o.Empty = true
@@ -164,7 +165,8 @@ func (c commands) addressOf(pod string) string {
 	return p.Status.PodIP
 }
 
-// free returns an address that no pod has, from the subnet of a node: the addresses in the middle of a subnet are taken last.
+// free returns one address of the subnet of a node. No pod has that address, because pods get the addresses in the middle of a
+// subnet last.
 func (c commands) free(node string) []string { return []string{c.subnetPrefix(node) + "128"} }
 
 // awaitUnschedulable waits until the scheduler has found no node for a pod.
@@ -260,8 +262,8 @@ func (c commands) stable(text string) string {
 }
 
 // report checks that the archive of kubectl fixedip report can be read, and that it contains neither the names web-0 and
-// db-0 nor the address of web-0. It does not look for the name node-1, because the tokens that replace the names of nodes
-// look like it.
+// db-0 nor the address of web-0. It does not look for the names of nodes, because the tokens that replace them are also
+// node-1 and node-2.
 func (c commands) report() {
 	c.t.Helper()
 	file := filepath.Join(c.t.TempDir(), "report.tar.gz")

@@ -19,8 +19,9 @@ import (
 	"fixedip.io/fixedip/test/gen"
 )
 
-// TestKinds checks, for each combination of families and routing, that the pods of a StatefulSet have addresses of all
-// families, answer requests of both nodes at each of them, and have the same addresses after a restart.
+// TestKinds checks the pods of a StatefulSet for each combination of families and routing. The pods have addresses of all
+// families, and answer requests of both nodes at each address. After the deletion of a pod, the next pod with its name has the
+// same addresses.
 func TestKinds(t *testing.T) {
 	for name, change := range map[string]func(*realcluster.Options){
 		"IPv4 tunnel": nil,

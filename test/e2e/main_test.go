@@ -62,7 +62,7 @@ func start(t *testing.T, change func(*realcluster.Options)) *realcluster.Cluster
 	return c
 }
 
-// within returns a context that ends after stepTimeout, for one step of a test.
+// within returns a context for one step of a test. The context ends after stepTimeout, or with the test.
 func within(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), stepTimeout)
 	t.Cleanup(cancel)

@@ -33,7 +33,7 @@ func (c commands) mapPage() {
 	for _, pod := range []string{"web-0", "web-1", "db-0"} {
 		address := c.addressOf(pod)
 		var cells int
-		// A cell has the address and the pod in its title, which the browser shows when the pointer is on it.
+		// A cell has the address and the pod in its title, which the browser shows when the pointer is on the cell.
 		b.run(chromedp.Evaluate(`[...document.querySelectorAll("[title], title")].filter(e => {
 			const text = e.getAttribute("title") || e.textContent;
 			return text.includes("`+address+`") && text.includes("default/`+pod+`");
@@ -59,7 +59,7 @@ func (c commands) mapPage() {
 type browser struct {
 	t   *testing.T
 	ctx context.Context
-	// requests contains the URLs that the page has loaded, without its own URL and data URLs.
+	// requests contains the URLs that the page has requested, without its own URL and data URLs.
 	requests []string
 	// failures contains the uncaught exceptions of the page's script.
 	failures []string

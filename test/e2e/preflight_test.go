@@ -26,7 +26,7 @@ func TestMissing(t *testing.T) {
 	}{
 		// Without a mapping in its user namespace, the process is not root: the kernel shows the overflow UID.
 		"not root":                {attributes: syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER}, want: "- root: "},
-		"root without privileges": {attributes: syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: root, GidMappings: root}, want: "- file systems of kind bpf (CONFIG_BPF_SYSCALL): operation not permitted"},
+		"root without privileges": {attributes: syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: root, GidMappings: root}, want: "- file systems of type bpf (CONFIG_BPF_SYSCALL): operation not permitted"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "cluster")

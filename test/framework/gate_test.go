@@ -26,7 +26,8 @@ type point string
 
 const (
 	preFilter point = "PreFilter"
-	// filter is the first Filter of a cycle. Further calls run after it, in parallel, and are not stopped.
+	// filter is a stop before the first Filter of a cycle. Its answer is always Success. All calls of Filter run after the
+	// stop, in parallel, and the row does not see their answers.
 	filter     point = "Filter"
 	postFilter point = "PostFilter"
 	reserve    point = "Reserve"
@@ -52,7 +53,7 @@ type call struct {
 
 // sabotage describes how the saboteur fails at a point. With the zero value the saboteur does not fail.
 type sabotage struct {
-	// fails is the message of the failure. If it is empty, the point succeeds.
+	// fails is the message of the failure. If it is empty, the saboteur causes no failure.
 	fails string
 	// done is true if the bind is executed and then reported as failed.
 	done bool

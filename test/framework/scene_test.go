@@ -72,7 +72,7 @@ type scene struct {
 	flockUID types.UID
 	// failing contains the message with which a point fails for a pod. Key: see key.
 	failing map[string]string
-	// reads is the number of reads of CiliumNode a when a step stored it. A later step compares the current number with it.
+	// reads is the number of reads of CiliumNode a at an earlier step. A later step compares the current number with reads.
 	reads int
 	// requeues is the result of the function requeues when the row last called storesRequeues.
 	requeues int

@@ -176,9 +176,9 @@ func (s *scene) unready(node string) {
 	})
 }
 
-// TestStates brings a pod into each state in which a pod waits. It compares the message of the pod, a finding of kubectl
-// fixedip explain, and the reason under which the scheduler counts the pod with the page about these states. The tests of
-// package monitoring check the alerts of the page.
+// TestStates brings a pod into each state for which waitingPage names TestStates. It compares three texts with the page: the
+// message of the pod, a finding of kubectl fixedip explain, and the reason under which the scheduler counts the pod. The tests
+// of package monitoring check the alerts of the page.
 func TestStates(t *testing.T) {
 	table := waitingTable(t)
 	for name := range table {

@@ -32,7 +32,7 @@ func claimedForNow(addr string) func(*scene, *stored) {
 	}
 }
 
-// TestStrict checks that, on a strict node, pods without a fixed address get a claim too.
+// TestStrict checks that, on a strict node, pods without a fixed address get a claim too, except pods on the host network.
 func TestStrict(t *testing.T) {
 	rest := []step{
 		{at: bind, then: bound("web-0", "a")},

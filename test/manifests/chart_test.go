@@ -75,9 +75,14 @@ func TestChartLint(t *testing.T) {
 	}
 }
 
-// keyed returns the objects without the intended differences between the installations: the Namespace, which Helm creates;
-// hooks; the hash in the name of the configuration, its labels and its comments; the labels of CustomResourceDefinitions; the
-// annotations of the pods of Deployments; and the metadata of Helm. Key: "KIND NAMESPACE/NAME".
+// keyed returns the objects without the intended differences between the installations. Key: "KIND NAMESPACE/NAME". The
+// differences are
+//
+//   - the Namespace, which Helm creates, and hooks of Helm,
+//   - in the ConfigMap of the configuration: the hash in the name, the labels, and comments,
+//   - the hash in the references of ClusterRoles and Deployments to that ConfigMap,
+//   - the labels of CustomResourceDefinitions, and the annotations of the pods of Deployments, and
+//   - the labels and annotations that are for Helm only.
 func keyed(t *testing.T, objects installed) map[string]map[string]any {
 	t.Helper()
 	all := map[string]map[string]any{}
@@ -373,9 +378,9 @@ func TestChartLabels(t *testing.T) {
 	}
 }
 
-// TestChartUninstall checks the hook that runs before the chart is uninstalled. The Job of the hook has a deadline, the pod of
-// the Job has its own value of the label app, by which Deployments and PodDisruptionBudgets select pods, and the only right of
-// the hook in addition to those of the controller is to scale the controller.
+// TestChartUninstall checks the hook that runs before the chart is uninstalled. The Job of the hook has a deadline. The pod of
+// the Job has its own value of the label app, by which Deployments and PodDisruptionBudgets select pods. The hook has the rights
+// of the controller, and its only other right is to scale the controller.
 func TestChartUninstall(t *testing.T) {
 	objects := render(t, "network", "", clusterPool)
 	for _, u := range objects {

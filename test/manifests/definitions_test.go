@@ -11,9 +11,10 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 )
 
-// TestCategories checks that no category is also a name of a resource: kubectl expands a category before it looks for a
+// TestCategories checks that no category is also a name of a resource. kubectl expands a category before it looks for a
 // singular or short name. So kubectl get with that name and the name of an object would request an object of each kind of
-// the category (ADR 0056).
+// the category (ADR 0056). TestCategories also checks that no name belongs to two resources, and that fixedip-all is the only
+// category.
 func TestCategories(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(root, "manifests", "crd", "*.yaml"))
 	if err != nil {

@@ -73,7 +73,8 @@ func deployments(t *testing.T, objects installed) []appsv1.Deployment {
 	return list
 }
 
-// optional contains the chart, and the manifests that only some clusters need. The kustomization does not contain them.
+// optional contains the chart, the examples, the manifests that only some clusters need, and the manifest with the Job that
+// prepares an uninstallation. The kustomization does not contain them.
 var optional = []string{"charts", "examples", "prometheus", "controller-scale-down-rbac.yaml", "guide-rbac.yaml", "networkpolicy.yaml", "scheduler-plugins-rbac.yaml", "uninstall.yaml"}
 
 // TestNothingIsForgotten checks that the installation contains every manifest that is not optional.
@@ -103,8 +104,9 @@ func TestNothingIsForgotten(t *testing.T) {
 	}
 }
 
-// TestRolesAsWritten checks that kustomize changes only one part of the roles: the name of the ConfigMap fixedip-config,
-// which kustomize renames.
+// TestRolesAsWritten checks that the kustomization installs every object of the files *-rbac.yaml that are not optional.
+// Kustomize may change only one part of the objects: it appends a hash to the name of the ConfigMap fixedip-config in
+// ClusterRoles.
 func TestRolesAsWritten(t *testing.T) {
 	made := map[string]*unstructured.Unstructured{}
 	for _, u := range kustomize(t, filepath.Join(root, "manifests")) {
@@ -219,9 +221,9 @@ func TestPodSecurity(t *testing.T) {
 	}
 }
 
-// TestTolerations checks that the pods tolerate the taints of nodes without a pod network, of control plane nodes and of nodes
-// for critical add-ons, and do not tolerate those of nodes that are cordoned, lost, out of service, short of a resource or
-// reserved for other pods.
+// TestTolerations checks which taints the pods tolerate. They tolerate the taints of nodes that are not ready, have no pod
+// network or are not initialized by the cloud provider, of control plane nodes and of nodes for critical add-ons. They do not
+// tolerate the taints of nodes that are cordoned, lost, out of service, short of a resource or reserved for other pods.
 func TestTolerations(t *testing.T) {
 	taint := func(key string, effect corev1.TaintEffect) corev1.Taint {
 		return corev1.Taint{Key: key, Effect: effect}
@@ -286,8 +288,8 @@ func TestTolerationsHaveEffects(t *testing.T) {
 	}
 }
 
-// TestProbes checks that the kubelet restarts a program only if the program has not answered for two minutes: the control
-// plane may be busy, and a restart would make it busier. A probe waits longer than the default of one second for an answer.
+// TestProbes checks that the kubelet restarts a program only if the program has not answered for two minutes. The control
+// plane may be busy, and a restart would add to its load. A probe waits longer than the default of one second for an answer.
 func TestProbes(t *testing.T) {
 	for _, d := range deployments(t, kustomize(t, filepath.Join(root, "manifests"))) {
 		c := d.Spec.Template.Spec.Containers[0]
@@ -354,7 +356,7 @@ func TestDocumentedInstallation(t *testing.T) {
 			}
 			address := configMaps[c.EnvFrom[0].ConfigMapRef.Name].Data
 			if configured := address["KUBERNETES_SERVICE_HOST"] != "" && address["KUBERNETES_SERVICE_PORT"] != ""; configured != uncommented {
-				t.Errorf("Deployment %s: got the address %v of the API server; the address has a host and a port: want %t", d.Name, address, uncommented)
+				t.Errorf("Deployment %s: got the address %v of the API server; want both a host and a port: %t", d.Name, address, uncommented)
 			}
 			mounted := configMaps[d.Spec.Template.Spec.Volumes[0].ConfigMap.Name].Data
 			if got := mounted["config.yaml"]; got != files["config.yaml"] {

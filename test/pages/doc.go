@@ -5,7 +5,7 @@
 //
 // A page is Markdown. The language of a fenced block says what the block is:
 //
-//	sh       a script. It has to end with status 0.
+//	sh       a script. Each block is run on its own, with bash -euo pipefail. It has to end with status 0.
 //	console  commands, each after "$ ", and the output of each. In the output "*" stands for any text of a line, the width
 //	         of white space does not matter, and a line "..." stands for any number of lines. A command whose output differs
 //	         is run again for a while, so the command must only read. Its exit status does not count, because commands such

@@ -12,8 +12,9 @@ import (
 // anyLines is the line of an expected output that stands for any number of lines.
 const anyLines = "..."
 
-// Match returns nil if the output of a command is as expected, or an error that names the first difference. want contains
-// the expected lines in the notation of a console block; see the comment of the package.
+// Match returns nil if the output of a command is as expected. Otherwise the error names the first line that differs or, if a
+// line "..." comes before the difference, that line. want contains the expected lines in the notation of a console block; see
+// the comment of the package.
 func Match(want []string, output string) error {
 	got := strings.Split(strings.TrimRight(output, "\n"), "\n")
 	if strings.TrimSpace(output) == "" {
@@ -26,7 +27,7 @@ func Match(want []string, output string) error {
 	for i, line := range want {
 		switch {
 		case line == anyLines:
-			return fmt.Errorf("the output does not match the lines around %q", anyLines)
+			return fmt.Errorf("the output does not match the expected lines from line %d (%q) on", i+1, anyLines)
 		case i >= len(got):
 			return fmt.Errorf("the output ends before the line %q", line)
 		case !matchLine(line, got[i]):

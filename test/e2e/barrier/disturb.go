@@ -52,7 +52,7 @@ func choose(names []string) ([]disturbance, error) {
 	for _, name := range names {
 		i := slices.IndexFunc(disturbances, func(d disturbance) bool { return d.name == strings.TrimSpace(name) })
 		if i < 0 {
-			return nil, fmt.Errorf("-only: there is no disturbance %q", name)
+			return nil, fmt.Errorf("-only: there is no disturbance %q; barrier -help lists the disturbances", name)
 		}
 		chosen = append(chosen, disturbances[i])
 	}

@@ -8,17 +8,18 @@
 //	barrier -cilium 1.19 -update-rate 15s -nodes 4 -barriers 70
 //
 // It prints one line for each disturbance, with the number of barriers that were answered, the latency of the answers, the
-// number of writes, and the number of wrong answers. An answer is wrong if
+// number of writes, and the number of errors in the answers. An answer is wrong if
 //
 //   - a container uses an address that the answer calls clear,
 //   - a container gets an address after the answer although the address was withdrawn before the probe was
 //     written,
 //   - the answer lacks an address that a container has had since before the probe was written,
-//   - the answer shows a withdrawn entry as dynamic, or
+//   - the answer calls the use of a withdrawn address unknown, and the pool that the agent has processed has a dynamic entry of
+//     that address or no entry, or
 //   - the agent could not have answered at that time.
 //
 // Exit status 1: an answer was wrong, a barrier was not answered, or the command failed. Exit status 2: a prerequisite
-// is missing on this machine; the message names it.
+// is missing on this machine, or the command line cannot be parsed; the message says which.
 package main
 
 import (

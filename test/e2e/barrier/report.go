@@ -55,7 +55,7 @@ func report(results []result) error {
 		return err
 	}
 	if wrong > 0 || missing > 0 {
-		return fmt.Errorf("%d wrong answers, %d barriers without an answer", wrong, missing)
+		return fmt.Errorf("%d errors in answers, %d barriers without an answer", wrong, missing)
 	}
 	return nil
 }

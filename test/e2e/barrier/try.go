@@ -33,8 +33,8 @@ const (
 // result is the result of one barrier.
 type result struct {
 	Node, Disturbance string
-	// Latency is the time from the write of the probe to the answer. After is the time from the end of the disturbance, or
-	// from that write if it is later, to the answer; 0 if the answer came before the disturbance was over.
+	// Latency is the time from the write of the probe to the answer. After is the time from the end of the disturbance to the
+	// answer; 0 if the answer came before that end. The probe is written before the disturbance ends.
 	Latency, After time.Duration
 	// Writes counts the writes of a probe, Conflicts the attempts that failed because the CiliumNode had changed, and
 	// Versions the reads of the CiliumNode between the write and the answer.

@@ -10,8 +10,9 @@ import (
 	"fixedip.io/fixedip/ipam/core/pool"
 )
 
-// TestOffered checks that a CiliumNode without a pool offers no address. The agent can answer a barrier so early that the lab
-// does not see the CiliumNode without its pool before the answer.
+// TestOffered checks which addresses a CiliumNode offers, and that a CiliumNode without a pool offers none. The field NoPool of
+// a result cannot replace that check: if the agent answers before await reads the CiliumNode, NoPool is false although the
+// probe was written while the CiliumNode had no pool.
 func TestOffered(t *testing.T) {
 	addr := netip.MustParseAddr("10.240.4.8")
 	for name, row := range map[string]struct {

@@ -60,8 +60,8 @@ func agentRestarted(ctx context.Context, s *scene) error {
 	return err
 }
 
-// agentRestartedOften restarts the agent of a node ten times. After each restart the addresses of the node itself must be
-// the same: in CRD mode an agent that does not find the address of its router in the pool takes another one (cilium #17691,
+// agentRestartedOften restarts the agent of a node ten times. After each restart, the addresses of the node itself must be the
+// same. In CRD mode, an agent that does not find the address of its router in the pool takes another one (cilium #17691,
 // #20879).
 func agentRestartedOften(ctx context.Context, s *scene) error {
 	name := calmNodes[0]

@@ -155,8 +155,9 @@ func (b *controlPods) pairs() []pair {
 	return list
 }
 
-// ping sends requests from p.from to p.address repeatedly until ctx ends. A request without an answer is lost, unless the
-// machine was stalled. A lost request and an answer of another pod are violations.
+// ping sends requests from p.from to p.address repeatedly until ctx ends. A request without an answer is lost, unless a control
+// measurement shows that the machine was stalled. A request that fails within lateAfter gets no control measurement. A lost
+// request and an answer of another pod are violations.
 func (w *watch) ping(ctx context.Context, p pair) {
 	tick := time.NewTicker(pingEvery)
 	defer tick.Stop()

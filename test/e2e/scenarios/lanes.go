@@ -33,9 +33,9 @@ func (s scenario) timeout(pairs int) time.Duration {
 	return scenarioTimeout
 }
 
-// runAll runs all scenarios: first those that can run in parallel, then one by one those that need the whole cluster; then
-// both again while our programs are killed. Scenarios that leave a changed cluster behind come last, also in two passes; see
-// chosen. A failed scenario does not end the run.
+// runAll runs the selected scenarios in two passes, with kills of our programs in the second one; see chosen. Each pass runs
+// first the scenarios that can run in parallel, and then, one by one, those that need the whole cluster. Two more passes run
+// the scenarios that leave a changed cluster behind. A failed scenario does not end the run.
 func (t *trial) runAll(ctx context.Context) {
 	t.runTwice(ctx, []need{ownPods, thirdNode, wholeCluster}, func(kills bool, m *killer) {
 		t.runParallel(ctx, kills, m)
@@ -49,8 +49,8 @@ func (t *trial) runAll(ctx context.Context) {
 	t.record(outcome{name: throughout, detail: end.String(), err: err}, throughout)
 }
 
-// runTwice runs the scenarios with these needs without kills, and then those that allow kills while our programs are
-// killed.
+// runTwice calls run for the pass without kills, and again for the pass with kills while our programs are killed; see chosen.
+// It leaves out the second call if the flag -kills is noKills, or if no selected scenario with these needs allows kills.
 func (t *trial) runTwice(ctx context.Context, needs []need, run func(kills bool, m *killer)) {
 	run(false, nil)
 	if t.options.kills == noKills || len(t.chosen(true, needs...)) == 0 {

@@ -15,8 +15,9 @@
 //	e2e -limit 30m                            as many scenarios as can begin within half an hour
 //	e2e -routing native                       without tunnels between the nodes
 //
-// Exit status 1: the command or a scenario failed; for a failed scenario, an archive of logs and objects is in the
-// work folder. Exit status 2: a prerequisite is missing on this machine; the message names it.
+// Exit status 1: the command or a scenario failed, or no scenario ran on a version; for a failed scenario, an archive of logs
+// and objects is in the work folder. Exit status 2: a prerequisite is missing on this machine, or the command line cannot be
+// parsed; the message says which.
 package main
 
 import (
@@ -62,8 +63,8 @@ type options struct {
 	kills                killMode
 	// parallel is the number of targets that run at the same time.
 	parallel int
-	// machine is locked by a scenario that measures times, and read-locked by all others: during a measurement, the
-	// other targets wait.
+	// machine is locked by a scenario that measures times, and read-locked by all others, so that the other targets wait
+	// during a measurement.
 	machine *sync.RWMutex
 }
 
@@ -153,7 +154,7 @@ func run() error {
 		}
 	}
 	if len(failed) > 0 {
-		return fmt.Errorf("scenarios failed on %s", strings.Join(failed, ", "))
+		return fmt.Errorf("a scenario failed, or no scenario ran, on %s", strings.Join(failed, ", "))
 	}
 	return nil
 }
@@ -180,7 +181,8 @@ type target struct {
 }
 
 // parseTarget parses an element of -cilium: the minor version of Cilium and, after slashes, a routing or a minor version of
-// Kubernetes that differs from the profile of the flags.
+// Kubernetes that overrides the profile of the flags. It takes any text that is no routing for a version of Kubernetes;
+// realcluster.Start refuses unknown versions.
 func parseTarget(text string, flags profile) target {
 	line, rest, _ := strings.Cut(text, "/")
 	t := target{line, flags}
@@ -214,8 +216,8 @@ func (o options) whole() bool {
 	return o.kills == killsToo && o.only.String() == "" && o.pairs > 0 && o.limit == 0
 }
 
-// runTargets runs the scenarios on all targets and returns the results in their order. An error of one target cancels the
-// others.
+// runTargets runs the scenarios on all targets and returns the results in the order of the targets. An error of one target
+// cancels the others.
 func runTargets(ctx context.Context, o options) ([]results, error) {
 	all := make([]results, len(o.targets))
 	running, ctx := errgroup.WithContext(ctx)

@@ -130,8 +130,8 @@ func kubeletStopped(ctx context.Context, s *scene) error {
 	return err
 }
 
-// checkNotReplaced checks a deleted pod whose kubelet is dead: no evidence shows that the pod has stopped, so it is not
-// replaced and its addresses stay reserved.
+// checkNotReplaced checks that a deleted pod whose kubelet is dead is not replaced, and that the addresses of the pod stay
+// reserved, because no evidence shows that the pod has stopped.
 func (s *scene) checkNotReplaced(ctx context.Context, i identity) error {
 	if err := eventually(ctx, func() error {
 		if pod := s.witness.Pod(s.namespace, "web-0"); pod == nil || pod.DeletionTimestamp == nil {
@@ -268,8 +268,8 @@ func nodeRemoved(ctx context.Context, s *scene) error {
 	return errors.Join(err, node.Reboot(ctx, false), node.WaitReady(ctx))
 }
 
-// joinedNode returns victimNode and spareNode; node is the one that is in the cluster. Earlier scenarios may have replaced
-// one by the other.
+// joinedNode returns victimNode and spareNode. The result node is victimNode if it is in the cluster, and otherwise spareNode:
+// an earlier scenario has replaced victimNode by spareNode.
 func (s *scene) joinedNode(ctx context.Context) (node, other string, err error) {
 	switch err := s.api.Get(ctx, client.ObjectKey{Name: victimNode}, &corev1.Node{}); {
 	case err == nil:

@@ -100,7 +100,7 @@ const gracePeriod = 15 * time.Second
 // coolDown is the address cooldown.
 const coolDown = 20 * time.Second
 
-// install installs our programs before nodes exist, so that their pods are the first pods.
+// install installs our programs before nodes exist, so that the pods of our programs are the first pods.
 func (t *trial) install(ctx context.Context, c *realcluster.Cluster) error {
 	dir := filepath.Join(t.dir, "installation")
 	manifests, err := filepath.Rel(dir, filepath.Join(t.options.source, "manifests"))

@@ -51,11 +51,12 @@ type trial struct {
 	// mu guards results, to which all lanes append, and keeps the lines of the report apart.
 	mu      sync.Mutex
 	results results
-	// running is true while scenarios run. The progress of the cluster is then not printed.
+	// running is true when the set-up is complete. From then on, the progress of the cluster is not printed.
 	running atomic.Bool
 }
 
-// runTarget starts a cluster, runs all scenarios on it and stops it. The results are complete only if the error is nil.
+// runTarget starts a cluster, runs the selected scenarios on it and stops it. It saves the results of a complete run; see
+// whole. If it returns an error, scenarios may be missing in the results.
 func runTarget(ctx context.Context, o options, at target) (results, error) {
 	t := &trial{options: o, at: at, dir: o.folder(at.line), results: results{at: at, updateRate: o.updateRate, began: time.Now()}}
 	t.printLines(fmt.Sprintf("Cilium %s, Kubernetes %s, %s routing, agents report every %s\n", at.line, o.kubernetes, o.routing, o.updateRate))

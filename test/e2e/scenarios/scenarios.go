@@ -18,8 +18,9 @@ const (
 	changedCluster
 )
 
-// scenarios contains all scenarios. Scenarios with the same need run in this order: long scenarios first, so that others run
-// at the same time until the end, and scenarios that use up the addresses of a node last.
+// scenarios contains all scenarios. Scenarios with the same need start in this order. The longest scenario that needs only its
+// pods is among the first, so that other scenarios run beside it. The scenario that uses up the addresses of the third node is
+// the last one there.
 var scenarios = []scenario{
 	{"first placement", "pods get an address of each family, claimed before they are bound", firstPlacement, ownPods, true, false},
 	{"Deployment slots", "a rollout of a Deployment stays within its set of addresses", deploymentSlots, ownPods, true, false},

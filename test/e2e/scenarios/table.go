@@ -93,7 +93,8 @@ func (r results) save(o options) error {
 }
 
 // lastRuns returns the summaries of the last complete runs, in the order of profiles and, within a profile, of versions.
-// Runs of optional profiles may be missing; lastRuns returns an error if a run of the first profile is missing.
+// Runs of optional profiles may be missing. lastRuns returns an error if a run of the first profile is missing, or if a summary
+// cannot be read or lacks the version of Kubernetes.
 func lastRuns(o options) ([]summary, error) {
 	var all []summary
 	for i, p := range profiles {
@@ -179,8 +180,8 @@ func writeTable(o options) error {
 	return writeCompatibility(o, all)
 }
 
-// rows returns the names of the rows of the table: each scenario, again as killed(name) if it allows kills, and each failed result
-// that has another name than these.
+// rows returns the names of the rows of the table. A scenario has one row and, if it allows kills, a second row killed(name).
+// A failed result without a scenario, such as that of the checks throughout, has a row of its own.
 func rows(all []summary) []string {
 	var names []string
 	for _, s := range scenarios {

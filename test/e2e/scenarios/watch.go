@@ -20,8 +20,8 @@ import (
 
 const (
 	sampleEvery = time.Second
-	// disagreement is the time for which status, CiliumEndpoint and interface of a pod may differ: different programs write
-	// them, and an agent may be restarting.
+	// disagreement is the time for which status, CiliumEndpoint and interface of a pod may differ, because different programs
+	// write them and an agent may be restarting.
 	disagreement = time.Minute
 )
 
@@ -39,8 +39,9 @@ func (s sums) String() string {
 		s.samples, s.pods, s.pings, s.lost, s.stalled, s.slowest.Round(time.Millisecond), s.overlaps)
 }
 
-// watch checks all pods of the cluster from before the first scenario until after the last: no two pods may share an address
-// at any time, and the control pods must answer.
+// watch checks all pods of the cluster from before the first scenario until after the last. No two pods may share an address at
+// any time, and the control pods must answer. A pod that was deleted by force may still have its address on the node where its
+// replacement has the same address; the watch only counts that.
 type watch struct {
 	trial       *trial
 	controlPods *controlPods
@@ -164,8 +165,8 @@ func (w *watch) sample(ctx context.Context) {
 	})
 }
 
-// checkWire reports an address that the interfaces of two pods have. Nodes are read one after the other, so checkWire
-// reads both interfaces again before it reports the address.
+// checkWire reports an address that the interfaces of two pods have. If one pod replaces the other on the same node, checkWire
+// counts an overlap instead. Nodes are read one after the other, so checkWire first reads both interfaces again.
 func (w *watch) checkWire(boxes []sandbox) {
 	at := map[string]sandbox{} // by address
 	for _, b := range boxes {

@@ -23,7 +23,8 @@ const (
 type workload struct {
 	name     string
 	replicas int32
-	// nodes are the nodes on which its pods may run, evenly spread; the calm nodes if empty.
+	// nodes are the nodes on which its pods may run; the calm nodes if nil. The scheduler spreads the pods over the nodes if
+	// possible.
 	nodes []string
 	// scheduler is the schedulerName of its pods; our scheduler if empty.
 	scheduler string

@@ -122,8 +122,9 @@ func awaitReady(ctx context.Context, t *testing.T, shell pages.Shell, count int)
 	}
 }
 
-// addresses returns the addresses of the pods of the namespace that are not being deleted, and checks that FixedIPs reserve
-// exactly these addresses. Key: the name of the pod. Value: its addresses, joined by a comma.
+// addresses returns the addresses of the pods of the namespace that are not being deleted, and checks that each of these pods
+// has one FixedIP, which reserves exactly the addresses of the pod. Key: the name of the pod. Value: its addresses, joined by
+// a comma.
 func addresses(ctx context.Context, t *testing.T, shell pages.Shell) map[string]string {
 	t.Helper()
 	var pods corev1.PodList
