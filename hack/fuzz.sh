@@ -4,6 +4,8 @@
 
 # Fuzzes each target for a duration: hack/fuzz.sh DURATION [TARGET]
 #
+# TARGET is a regular expression; only the targets whose names match it are fuzzed.
+#
 # go test -fuzz instruments every dependency of a target, so Kubernetes and Cilium would be compiled again. Here only our
 # own packages are instrumented, and the rest comes from the build cache, which also stores the growing corpus. Failing
 # inputs are written to testdata/fuzz, to be committed with the fix.

@@ -4,8 +4,8 @@
 
 # Builds the programs of an earlier commit, for the test that upgrades from it: hack/previous.sh FOLDER [COMMIT]
 #
-# FOLDER is replaced by the source of the commit; the programs are in its folder bin. Without COMMIT it is the last tag before
-# HEAD, or, if there is none, the commit before HEAD.
+# FOLDER is replaced by the source of the commit, unless it has that source already; the programs are in its folder bin. The
+# default of COMMIT is the last tag before HEAD or, if there is none, the commit before HEAD.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=$1

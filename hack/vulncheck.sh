@@ -4,8 +4,8 @@
 
 # Checks the code that our programs call for known vulnerabilities: hack/vulncheck.sh DATABASE
 #
-# Exit status 1: a finding without a row in docs/project/vulnerabilities.md. Exit status 2: the database could not be read, so the
-# result is unknown.
+# Exit status 1: a finding without a row in docs/project/vulnerabilities.md. Exit status 2: govulncheck failed, for example
+# because it could not read the database, so the result is unknown.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 database=$1
@@ -13,7 +13,8 @@ table=docs/project/vulnerabilities.md
 govulncheck() { go tool -modfile=hack/tools/go.mod govulncheck -db "$database" "$@"; }
 
 unread() {
-  printf '%s\nNOT CHECKED: the vulnerability database %s could not be read, so the result is unknown.\n' "$1" "$database" >&2
+  printf '%s\nNOT CHECKED: govulncheck failed with the error above, so the result is unknown. The vulnerability database is %s.\n' \
+    "$1" "$database" >&2
   exit 2
 }
 

@@ -94,8 +94,8 @@ func (a *applier) applyOne(ctx context.Context, u *unstructured.Unstructured) er
 	return nil
 }
 
-// mapping returns the resource of a kind. If the kind is unknown, mapping retries the lookup for up to 5 s: discovery lists
-// the kind of a CRD only some time after the CRD is established, and there is no event for that.
+// mapping returns the resource of a kind. If the kind is unknown, mapping retries the lookup for up to 5 s, because discovery
+// lists the kind of a CRD only some time after the CRD is established, and there is no event for that.
 func (a *applier) mapping(ctx context.Context, kind schema.GroupVersionKind) (*meta.RESTMapping, error) {
 	var found *meta.RESTMapping
 	var last error

@@ -33,7 +33,7 @@ const (
 	Scheduler = "fixedip-scheduler"
 	// Controller is the service account of fixedip-controller, with the rights of the manifests.
 	Controller = "fixedip-controller"
-	// KubeScheduler is the default scheduler of the cluster.
+	// KubeScheduler is the user of the default scheduler, with the rights of kube-scheduler.
 	KubeScheduler = "kube-scheduler"
 	// SimNode is the user of simulated nodes, with all rights.
 	SimNode = "simnode"
@@ -87,10 +87,10 @@ type Cluster struct {
 	applier *applier
 
 	mu sync.Mutex
-	// processes contains every process that was started, even if it has exited. Key: the name. A name is reused only after
-	// its process has exited.
+	// processes contains the latest process of each name, even if it has exited or could not be started. Key: the name. A
+	// name is reused only if its process does not run.
 	processes map[string]*Process
-	// order contains the names in the order of their first start.
+	// order contains the names in the order of their first use.
 	order []string
 }
 
@@ -165,14 +165,14 @@ func (c *Cluster) start(ctx context.Context) error {
 // same port and with its state.
 func (c *Cluster) ControlPlane() *Process { return c.Process(controlPlaneName) }
 
-// Process returns the process with this name; nil if none was started.
+// Process returns the latest process with this name, even if it has exited or could not be started; nil if there is none.
 func (c *Cluster) Process(name string) *Process {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.processes[name]
 }
 
-// Processes returns all processes in the order in which they were first started.
+// Processes returns the latest process of each name, in the order in which the names were first used.
 func (c *Cluster) Processes() []*Process {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -188,7 +188,9 @@ func (c *Cluster) StartProcess(name, bin string, args ...string) (*Process, erro
 	return c.Run(context.Background(), name, Program{Bin: bin, Args: args})
 }
 
-// Run starts a program. If program.AwaitReady is set, Run returns when the program has reported that it is ready.
+// Run starts a program. If program.AwaitReady is set, Run returns when the program has reported that it is ready. Run returns
+// an error if a process with the name is running. If ctx ends before the program is ready, Run returns an error, but the
+// process keeps running; Process returns it.
 func (c *Cluster) Run(ctx context.Context, name string, program Program) (*Process, error) {
 	p, err := c.add(name, program)
 	if err != nil {
@@ -269,7 +271,8 @@ func (c *Cluster) Apply(ctx context.Context, paths ...string) error {
 	return nil
 }
 
-// Stop terminates all processes, the control plane last. Processes that do not exit in time are killed.
+// Stop terminates all processes, the control plane last. Processes that do not exit in time are killed. To start the cluster
+// again, call the function Start with the same work folder.
 func (c *Cluster) Stop() {
 	c.stop((*Process).Terminate)
 }

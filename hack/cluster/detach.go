@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pidDir is the folder with one file per running process, which contains "<pid> <start time>". The start time distinguishes
-// the process from a later process with the same pid.
+// pidDir is the folder with one file for each running process. The file contains "<pid> <start time>". The start time
+// distinguishes the process from a later process with the same pid.
 const pidDir = "pids"
 
 // dirVariable is the environment variable that contains the work folder, in every process of a cluster.
@@ -61,9 +61,9 @@ func KillAll(dir string) error {
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		// Open the descriptor before reading the environment: if the pid is reused in between, the signal goes to the
-		// exited process and kills no other process. Skip processes that cannot be opened or read: they have exited or
-		// belong to another user.
+		// Open the descriptor before reading the environment. If the pid is reused in between, the signal then goes to the
+		// exited process and kills no other process. Skip a process that cannot be opened or read, because it has exited or
+		// belongs to another user.
 		fd, err := unix.PidfdOpen(pid, 0)
 		if err != nil {
 			continue
@@ -88,8 +88,8 @@ func KillAll(dir string) error {
 	return errors.Join(errs...)
 }
 
-// refuseSecond returns an error if a process of a cluster with the same work folder is running: two clusters must not share
-// their state. It removes the pid files of processes that have exited.
+// refuseSecond returns an error if a process of a cluster with the same work folder is running, because two clusters must not
+// share their state. It removes the pid files of processes that have exited.
 func refuseSecond(dir string) error {
 	names, err := pidNames(dir)
 	if err != nil {

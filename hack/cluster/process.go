@@ -243,7 +243,8 @@ func endedBy(err error, signal syscall.Signal) bool {
 }
 
 // Restart starts the process with the same arguments, for the first time or again. It terminates a running process first. If
-// Program.AwaitReady is set, Restart returns when the process is ready.
+// Program.AwaitReady is set, Restart returns when the process is ready. If ctx ends before that, Restart returns an error, but
+// the process keeps running.
 func (p *Process) Restart(ctx context.Context) error {
 	p.starting.Lock()
 	defer p.starting.Unlock()

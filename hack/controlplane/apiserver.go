@@ -44,8 +44,8 @@ type serverConfig struct {
 	auditLog, dir string
 }
 
-// auditPolicy logs the metadata of each request when its response is complete, and of each watch also when its response
-// starts.
+// auditPolicy logs the metadata of each request when its response is complete. It also logs the metadata of each
+// long-running request, such as a watch, when its response starts.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]

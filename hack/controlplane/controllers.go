@@ -56,8 +56,8 @@ var enabledControllers = []string{
 	names.PersistentVolumeProtectionController,
 }
 
-// builtinNamespaces are the namespaces whose default service account must exist before the control plane is ready: pods
-// cannot be created without it.
+// builtinNamespaces are the namespaces whose default service account must exist before the control plane is ready, because
+// no pod can be created in a namespace without this account.
 var builtinNamespaces = []string{"default", "kube-system", "kube-public", "kube-node-lease"}
 
 // controllerConfig contains the settings of the controller manager that depend on options and on other parts.
@@ -100,9 +100,9 @@ type controllerManager struct {
 	aliases         map[string]string
 }
 
-// newControllerManager configures the controller manager. Call it before startAPIServer:
-// KubeControllerManagerOptions.Flags changes the default of the feature gate WatchListClient, and panics if the gates
-// were added to a flag set before.
+// newControllerManager configures the controller manager. Call newControllerManager before startAPIServer, because
+// KubeControllerManagerOptions.Flags changes the default of the feature gate WatchListClient. Flags panics if the feature
+// gates have already been added to a flag set, which startAPIServer does.
 func newControllerManager(c controllerConfig) (*controllerManager, error) {
 	o, err := kcmoptions.NewKubeControllerManagerOptions()
 	if err != nil {

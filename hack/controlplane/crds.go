@@ -137,7 +137,7 @@ func readCRDs(paths []string) ([]*apiextensionsv1.CustomResourceDefinition, erro
 	return all, nil
 }
 
-// parseCRDs returns the CRDs in YAML documents. An object of another kind is an error.
+// parseCRDs returns the CRDs in YAML documents. An object of another kind is an error. A document without a kind is ignored.
 func parseCRDs(data []byte) ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	var definitions []*apiextensionsv1.CustomResourceDefinition
 	r := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
@@ -154,7 +154,7 @@ func parseCRDs(data []byte) ([]*apiextensionsv1.CustomResourceDefinition, error)
 			return nil, err
 		}
 		switch d.Kind {
-		case "": // the document contains only comments
+		case "": // for example, a document that contains only comments
 		case "CustomResourceDefinition":
 			definitions = append(definitions, d)
 		default:

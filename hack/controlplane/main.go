@@ -1,9 +1,9 @@
 // Copyright The fixedip Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command fixedip-controlplane runs a whole Kubernetes control plane in one unprivileged process: etcd, the API server and
-// the controller manager, started from their Go packages. The demo, the integration tests and the cluster of real nodes use
-// it. The state is in one work folder, so that the control plane can be killed and restarted.
+// Command fixedip-controlplane runs a Kubernetes control plane without a scheduler in one unprivileged process: etcd, the API
+// server and the controller manager, started from their Go packages. The demo, the tests, the benchmarks and the cluster of
+// real nodes use it. The state is in one work folder, so that the control plane can be killed and restarted.
 //
 // The control plane is not for production: etcd does not sync to disk, and every user who can read the folder is an
 // administrator of the cluster.
@@ -80,8 +80,8 @@ func run(ctx context.Context, o *options) error {
 	}
 	defer store.stop()
 
-	// The API server has its own context, so that the controllers are canceled before it: controllers without a server fill
-	// the log with errors.
+	// The API server has its own context, so that the controllers are canceled first. Controllers without an API server
+	// would fill the log with errors.
 	serverCtx, stopServer := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopServer()
 	server, err := startAPIServer(serverCtx, serverConfig{

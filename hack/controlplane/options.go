@@ -99,8 +99,8 @@ func (o *options) Validate() error {
 			return fmt.Errorf("--crds=%q: %w", path, err)
 		}
 	}
-	// kube-controller-manager looks for heartbeats every 5 s. With a grace period of two such intervals or less, a node could
-	// be marked as unhealthy although its heartbeats arrive.
+	// A kubelet renews its lease every 10 s, and kube-controller-manager looks for renewed leases every 5 s. With a grace
+	// period of 10 s or less, a node could be marked as unhealthy although its kubelet renews the lease.
 	if o.nodeMonitorGracePeriod < 11*time.Second {
 		return fmt.Errorf("--node-monitor-grace-period=%s: at least 11s is needed", o.nodeMonitorGracePeriod)
 	}

@@ -38,7 +38,8 @@ type pki struct {
 }
 
 // ensurePKI returns the keys and certificates of an earlier run. If there are none, it creates them, with a serving
-// certificate for the given addresses. Kubeconfigs contain the certificate authority, so a restart must not change it.
+// certificate for the given addresses. An existing serving certificate is not changed, even if it lacks some of the
+// addresses. Kubeconfigs contain the certificate authority, so a restart must not change that authority.
 func ensurePKI(dir string, addresses []net.IP) (*pki, error) {
 	p := &pki{
 		caFile:                filepath.Join(dir, "ca.crt"),

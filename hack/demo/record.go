@@ -83,7 +83,8 @@ func scrape(ctx context.Context, api *http.Client, url, token string) ([]byte, e
 	return io.ReadAll(response.Body)
 }
 
-// record repeats acts until the period is over.
+// record repeats three acts until the period is over. It completes a repetition that has begun. Only record performs the act
+// cordoned.
 func (d *demo) record(ctx context.Context) error {
 	for end := time.Now().Add(d.recording.period); time.Now().Before(end); {
 		for _, act := range []func(context.Context) error{d.cordoned, d.allPodsDeleted, d.rollingRestart} {

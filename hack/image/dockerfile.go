@@ -34,7 +34,7 @@ type File struct {
 
 // ReadDockerfile returns one recipe for each stage from scratch of a Dockerfile, in order. It reads only the name and
 // the WORKDIR of other stages. A recipe names each copied file by its path relative to that WORKDIR, and Make reads the
-// file at the same path in the folder of the Dockerfile.
+// file at the same path in the folder that its caller chooses.
 func ReadDockerfile(r io.Reader) ([]Recipe, error) {
 	p := parser{workDirs: map[string]string{}}
 	lines := bufio.NewScanner(r)

@@ -31,8 +31,9 @@ var architectures = map[elf.Machine]string{
 	elf.EM_S390:    "s390x",
 }
 
-// Make builds the image of a recipe. dir is the folder to which File.From is relative; for a recipe of a Dockerfile, it is the
-// folder of the Dockerfile. Equal files result in equal images, because an image contains no time, path or user of the build.
+// Make builds the image of a recipe. dir is the folder to which File.From is relative. For a recipe of a Dockerfile, dir
+// corresponds to the WORKDIR from which the Dockerfile copies. Equal files result in equal images, because an image contains no
+// time, path or user of the build.
 func Make(r Recipe, dir string) (v1.Image, error) {
 	var layer bytes.Buffer
 	machine, err := writeLayer(&layer, r, dir)
@@ -104,7 +105,8 @@ func writeLayer(w io.Writer, r Recipe, dir string) (architecture string, err err
 	return architecture, layer.Close()
 }
 
-// static returns the architecture of a program. A program that is linked dynamically is an error.
+// static returns the architecture of a program. A program that is linked dynamically, or whose architecture is not in
+// architectures, is an error.
 func static(program []byte) (architecture string, err error) {
 	file, err := elf.NewFile(bytes.NewReader(program))
 	if err != nil {

@@ -22,7 +22,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Index returns an OCI image index of images that differ only in their platforms, which it reads from their configuration.
+// Index returns an OCI image index of images that differ only in their platforms. Index reads the platforms from the
+// configurations of the images.
 func Index(images []v1.Image, annotations map[string]string) (v1.ImageIndex, error) {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, img := range images {

@@ -18,9 +18,9 @@ import (
 // Lease contains the times of leader election, which determine how fast a replica takes over from a killed one.
 type Lease struct{ Duration, Renew, Retry time.Duration }
 
-// QuickLease has shorter times than the default lease, with which a replica takes over only 15 s after a kill. Even shorter
-// times are not possible: a renewal has taken more than 3 s on a busy machine, and a program that loses its lease exits and
-// is not restarted.
+// QuickLease has shorter times than the default lease. With the default, a replica takes over only 15 s after a kill. The
+// times of QuickLease must not be much shorter, because a renewal has taken more than 3 s on a busy machine. A program that
+// loses its lease exits and is not restarted.
 var QuickLease = Lease{Duration: 10 * time.Second, Renew: 8 * time.Second, Retry: 500 * time.Millisecond}
 
 // SchedulerOptions configure a scheduler.
@@ -113,7 +113,8 @@ workloads: {{.}}
 {{- end}}
 `))
 
-// StartScheduler starts a scheduler as a process with the given name. Replicas must have different names.
+// StartScheduler starts a scheduler as a process with the given name. Replicas must have different names. It does not wait
+// until the scheduler is ready.
 func StartScheduler(c *cluster.Cluster, name, bin string, o SchedulerOptions) (*cluster.Process, error) {
 	if o.Kubeconfig == "" {
 		o.Kubeconfig = c.Kubeconfig(cluster.Scheduler)
@@ -136,7 +137,8 @@ func StartScheduler(c *cluster.Cluster, name, bin string, o SchedulerOptions) (*
 	}
 	args := []string{"--config=" + path, fmt.Sprintf("--secure-port=%d", o.SecurePort), "-v=2"}
 	if o.SecurePort != 0 {
-		// A scheduler in a pod needs none of these flags: it uses the in-cluster configuration.
+		// A scheduler in a pod needs no kubeconfig for authentication and authorization, because it uses the in-cluster
+		// configuration.
 		args = append(args, "--bind-address=127.0.0.1", "--authentication-kubeconfig="+o.Kubeconfig, "--authorization-kubeconfig="+o.Kubeconfig)
 	}
 	return c.StartProcess(name, bin, args...)
@@ -153,7 +155,8 @@ type ControllerOptions struct {
 	Env []string
 }
 
-// StartController starts a controller as a process with the given name. Replicas must have different names.
+// StartController starts a controller as a process with the given name. Replicas must have different names. It does not wait
+// until the controller is ready.
 func StartController(c *cluster.Cluster, name, bin string, o ControllerOptions) (*cluster.Process, error) {
 	if o.Kubeconfig == "" {
 		o.Kubeconfig = c.Kubeconfig(cluster.Controller)

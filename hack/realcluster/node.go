@@ -51,7 +51,8 @@ type Node struct {
 	starter *cluster.Starter
 }
 
-// PowerOn starts the node and its programs. It does not wait until the node is ready; see WaitReady.
+// PowerOn starts the node and its programs. It does not wait until the node is ready; see WaitReady. If PowerOn fails, some
+// programs may run; PowerOff stops them.
 func (n *Node) PowerOn(ctx context.Context) error {
 	if err := n.boot(ctx); err != nil {
 		return err
@@ -94,8 +95,9 @@ func (n *Node) WaitReady(ctx context.Context) error {
 	}
 	err := n.cluster.WaitNodeReady(ctx, n.Name)
 	if err == nil {
-		// The condition Ready alone is not enough: after a reboot it stays true until the lease of the node expires. There
-		// is no event when the programs are ready, so poll their health endpoints.
+		// The condition Ready alone is not enough. After a reboot it stays true until kube-controller-manager has seen no
+		// heartbeat for --node-monitor-grace-period. There is no event when the programs are ready, so poll their health
+		// endpoints.
 		err = wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 			for _, health := range []string{layout.KubeletHealth, n.cluster.options.AgentHealth()} {
 				if _, err := n.Run(ctx, n.cluster.bin("fixedip-testpod"), "fetch", health); err != nil {

@@ -73,7 +73,7 @@ func installPackages(ctx context.Context, log func(string, ...any)) error {
 }
 
 // runApt runs a command that changes the installed packages, and logs its progress. If the command fails, the error contains
-// the whole output. runApt has no context: a command that is canceled could leave a package partly installed.
+// the whole output. runApt has no context, because a command that is canceled could leave a package partly installed.
 func runApt(step []string, log func(string, ...any)) error {
 	cmd := exec.Command(lookUp(step[0]), step[1:]...)
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "PATH="+searchPath)

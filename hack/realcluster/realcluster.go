@@ -55,7 +55,8 @@ type Options struct {
 	Product func(context.Context, *Cluster) error
 	// Empty leaves out the manifests that StartProduct needs, so that Product can install everything.
 	Empty bool
-	// Unready leaves out the wait for ready nodes: without fixedip they do not become ready. Product must not wait either.
+	// Unready leaves out the wait for ready nodes. It is for clusters in which Product does not start fixedip, because nodes
+	// become ready only with fixedip.
 	Unready bool
 	// Images are archives that every node imports into its containerd.
 	Images []string
@@ -72,7 +73,7 @@ type Cluster struct {
 	hub     *hub
 
 	mu sync.Mutex
-	// nodes contains the started nodes. Key: the name.
+	// nodes contains the nodes that AddNode has added, even if their start failed. Key: the name.
 	nodes map[string]*Node
 }
 
@@ -81,7 +82,8 @@ type Cluster struct {
 func NoProduct(context.Context, *Cluster) error { return nil }
 
 // Start starts a cluster and returns when its nodes are ready or, with the option Unready, when their programs are started.
-// If the machine lacks a prerequisite, it returns a *preflight.Missing before it changes anything.
+// If the machine lacks a prerequisite, Start returns a *preflight.Missing before it changes anything. If a later step fails,
+// Start stops every process that it started.
 func Start(ctx context.Context, o Options) (*Cluster, error) {
 	if o.Log == nil {
 		o.Log = func(string, ...any) {}
@@ -209,7 +211,7 @@ func (c *Cluster) createCiliumConfig(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("encode the ConfigMap of Cilium: %w", err)
 	}
-	// Apply the namespace kube-system too: the API server creates it only a moment after its start.
+	// Apply the namespace kube-system too, because the API server creates this namespace only a moment after its start.
 	namespace := "apiVersion: v1\nkind: Namespace\nmetadata: {name: " + metav1.NamespaceSystem + "}\n---\n"
 	file := filepath.Join(c.options.Dir, "cilium-config.yaml")
 	if err := os.WriteFile(file, append([]byte(namespace), data...), 0o644); err != nil {
@@ -228,8 +230,8 @@ func (c *Cluster) startScheduler(ctx context.Context) error {
 }
 
 // StartProduct starts one controller and one scheduler of fixedip as processes of the machine, with the rights of the
-// manifests. Both run without leader election: a busy machine may stall for longer than a lease lasts, and a process that
-// loses its lease is not restarted. Tests find the processes with Process("fixedip-controller") and
+// manifests. Both run without leader election, because a busy machine may stall for longer than a lease lasts, and a process
+// that loses its lease is not restarted. Tests find the processes with Process("fixedip-controller") and
 // Process("fixedip-scheduler").
 func StartProduct(_ context.Context, c *Cluster) error {
 	var pools []string
@@ -250,7 +252,7 @@ func StartProduct(_ context.Context, c *Cluster) error {
 	return err
 }
 
-// Node returns the node with this name; nil if it was never started.
+// Node returns the node with this name, even if its start failed; nil if AddNode was not called for the name.
 func (c *Cluster) Node(name string) *Node {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -266,7 +268,9 @@ func (c *Cluster) NodeAddress(name string) (netip.Addr, error) {
 	return addresses[0].Addr(), nil
 }
 
-// AddNode starts a node and returns when it is ready or, with the option Unready, when its programs are started.
+// AddNode starts a node and returns when it is ready or, with the option Unready, when its programs are started. AddNode can be
+// called only once for a name. If the start fails, the node stays in the cluster. To try again, call PowerOff and PowerOn of that
+// node.
 func (c *Cluster) AddNode(ctx context.Context, name string) error {
 	if _, err := c.options.NodeAddresses(name); err != nil {
 		return err

@@ -61,7 +61,7 @@ func definition(root, name string) (string, error) {
 	return b.String(), nil
 }
 
-// writeFields writes a row for each field below a path, in the order of their names.
+// writeFields writes a row for each field below a path, in the order of their names. It leaves out the fields of conditions.
 func writeFields(b *strings.Builder, path string, s apiextensionsv1.JSONSchemaProps) {
 	for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
 		f := s.Properties[name]

@@ -95,7 +95,7 @@ func checkVersion(ctx context.Context, file, program, version string) error {
 	return nil
 }
 
-// archive returns the name of the archive that contains the kubectl plugin for a platform.
+// archive returns the name of the archive that contains the program of a target.
 func (r *release) archive(t target) string {
 	suffix := ".tar.gz"
 	if t.os == "windows" {

@@ -70,6 +70,6 @@ func notes(version, commit, entry string, digests []string) string {
 	if len(digests) > 0 {
 		fmt.Fprintf(&text, "\n## Images\n\n```\n%s\n```\n", strings.Join(digests, "\n"))
 	}
-	fmt.Fprintf(&text, "\n## Check the files\n\n`sha256sum --check %s` checks the downloaded files. They can be built again: `make release VERSION=%s` on commit\n%s, with the Go version that the bills of materials name (`pkg:golang/std`), writes equal files.\n", checksums, version, commit)
+	fmt.Fprintf(&text, "\n## Check the files\n\n`sha256sum --check %s` checks the downloaded files. They can be built again: `make release VERSION=%s` on commit\n%s writes equal files if the Go version is the one that the bills of materials name (`pkg:golang/std`),\nand if `RELEASE_URL` and `RELEASE_REGISTRY` have the values of this release, which `fixedip.yaml` and `install.yaml` show.\n", checksums, version, commit)
 	return text.String()
 }

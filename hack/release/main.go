@@ -159,8 +159,8 @@ func (r *release) has(part string) bool { return len(r.only) == 0 || slices.Cont
 // file returns the path of a file of the release.
 func (r *release) file(name string) string { return filepath.Join(r.files, name) }
 
-// checkOut returns an error if the folder out has files, but not those of an earlier release: run replaces the folder, and
-// must not delete other files. It recognizes an earlier release by the file SHA256SUMS.
+// checkOut returns an error if the folder out has files, but not those of an earlier release, because run replaces the folder
+// and must not delete other files. checkOut recognizes an earlier release by the file SHA256SUMS.
 func checkOut(out string) error {
 	entries, err := os.ReadDir(out)
 	if errors.Is(err, os.ErrNotExist) {

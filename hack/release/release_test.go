@@ -398,8 +398,8 @@ func TestKrew(t *testing.T) {
 	}
 }
 
-// TestWriteChart checks that install.yaml of a release has the images of the release, and no Job and no hook of Helm: kubectl
-// apply would start the Job that removes fixedip.
+// TestWriteChart checks that install.yaml of a release has the images of the release, and no Job and no hook of Helm. kubectl
+// apply would start the Job of the chart, which removes fixedip.
 func TestWriteChart(t *testing.T) {
 	r := &release{options: options{version: "v0.9.0", registry: "registry.example.com/fixedip"}, time: commitTime, work: t.TempDir(), files: t.TempDir()}
 	t.Chdir(filepath.Join("..", ".."))
@@ -425,7 +425,7 @@ func TestWriteChart(t *testing.T) {
 // TestNotes checks the release notes with and without images.
 func TestNotes(t *testing.T) {
 	with := notes("v0.1.0", "abc", "- one", []string{"a:v0.1.0@sha256:1"})
-	for _, want := range []string{"# fixedip v0.1.0\n\n- one\n", "## Images\n\n```\na:v0.1.0@sha256:1\n```\n", "make release VERSION=v0.1.0` on commit\nabc,"} {
+	for _, want := range []string{"# fixedip v0.1.0\n\n- one\n", "## Images\n\n```\na:v0.1.0@sha256:1\n```\n", "make release VERSION=v0.1.0` on commit\nabc writes equal files if"} {
 		if !strings.Contains(with, want) {
 			t.Errorf("got %q, want it to contain %q", with, want)
 		}

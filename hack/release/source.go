@@ -60,9 +60,9 @@ func (r *release) checkSource(ctx context.Context) error {
 	return err
 }
 
-// entry returns the text of a version in a changelog in the format of Keep a Changelog, without its heading. A version
-// with a pre-release, such as v0.1.0-rc.1, may have no entry of its own: its text is that of its final version or, if there
-// is none, that of Unreleased.
+// entry returns the text of a version in a changelog in the format of Keep a Changelog, without its heading. If a pre-release,
+// such as v0.1.0-rc.1, has no entry, its text is that of the final version. If the final version has no entry either, it is the
+// text of Unreleased. entry returns an error if it finds no text.
 func entry(text, version string) (string, error) {
 	number := strings.TrimPrefix(version, "v")
 	names := []string{number}

@@ -26,7 +26,8 @@ import (
 
 const (
 	endpointWorkers = 4
-	// endpointRetry is the delay before the first retry of a failed write. It grows up to endpointRetryMax.
+	// endpointRetry is the delay before the first retry of a failed write. The delay doubles with each retry, up to
+	// endpointRetryMax.
 	endpointRetry    = time.Second
 	endpointRetryMax = 30 * time.Second
 )

@@ -110,8 +110,8 @@ func (h history) joined(at place, pod string, had tenure) bool {
 	return false
 }
 
-// taken reports whether the pod lost a pool entry of a node: it owned the entry at the revision from, and the entry was
-// removed or got another owner after that revision, but not after the revision by.
+// taken reports whether the pod lost a pool entry of a node after the revision from, and not after the revision by. The pod
+// must have owned the entry at the revision from. It loses the entry if the entry is removed or gets another owner.
 func (h history) taken(node, pod string, from, by uint64) bool {
 	for at, entries := range h.entries {
 		if at.node == node && slices.ContainsFunc(entries, func(e *tenure) bool {

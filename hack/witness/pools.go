@@ -59,7 +59,8 @@ func (w *Witness) pools() []Pool {
 	return pools
 }
 
-// AwaitPools returns when the condition holds for the pool of each node. If ctx ends first, the error contains the pools.
+// AwaitPools returns when the condition holds for the pool of each node. It returns at once if the witness knows no CiliumNode.
+// If ctx ends first, the error contains the pools.
 func (w *Witness) AwaitPools(ctx context.Context, condition func(Pool) bool) error {
 	for {
 		w.mu.Lock()

@@ -53,9 +53,9 @@ func (w *Witness) seeDeletion(fip *v1alpha1.FixedIP) {
 	w.deletions[key] = append(w.deletions[key], deletion{fip.UID, version(fip)})
 }
 
-// cleared reports whether the pod was bound while its address was being released. This is the case if its FixedIP was
-// being deleted at the bind, and if an entry of the pod on its node was released between the start of that deletion and
-// the apparent violation.
+// cleared reports whether the pod was bound while its address was being released. This is the case if the deletion of its
+// FixedIP began before the bind, and if the pod lost an entry on its node between the start of that deletion and the apparent
+// violation.
 func (w *Witness) cleared(s suspicion) bool {
 	return slices.ContainsFunc(w.deletions[s.key], func(d deletion) bool {
 		return d.revision < s.bound && (s.record == "" || d.record == s.record) && w.history.taken(s.node, s.key, d.revision, s.seen)

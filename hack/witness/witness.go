@@ -146,7 +146,8 @@ func handler(see func(obj any, gone bool)) toolscache.ResourceEventHandler {
 	return toolscache.ResourceEventHandlerFuncs{
 		AddFunc: func(obj any) { see(obj, false) },
 		UpdateFunc: func(before, obj any) {
-			// If an object was deleted and created again while the informer did not watch, its next list reports an update.
+			// If an object was deleted and created again while the informer did not watch, the next list of the informer
+			// reports an update.
 			if before.(client.Object).GetUID() != obj.(client.Object).GetUID() {
 				see(before, true)
 			}
@@ -281,12 +282,13 @@ func (w *Witness) recorded(key string) bool {
 func (w *Witness) seeRecord(fip *v1alpha1.FixedIP, gone bool) {
 	key := fip.Namespace + "/" + fip.Name
 	if before := w.records[key]; before != nil && (gone || holder(before) != holder(fip)) {
-		// When another pod takes the slot over, the previous pod loses its reservation.
+		// The FixedIP was deleted, or another pod took its slot over. In both cases the previous pod loses its reservation.
 		delete(w.promised, holder(before))
 	}
 	w.seeDeletion(fip)
 	if gone {
 		delete(w.records, key)
+		// A pod that was seen with other addresses after the deletion had no reservation any more.
 		if version(fip) < w.suspicions[holder(fip)].seen {
 			delete(w.suspicions, holder(fip))
 		}
@@ -428,8 +430,8 @@ func (w *Witness) Tolerate(key string) (end func()) {
 	}
 }
 
-// AnyOrder allows claims that are written after their pod is bound, for tests in which pods of other schedulers are adopted:
-// claims of pods of the given schedulers or, if none is given, of all pods. Call it before the first claim.
+// AnyOrder allows claims that are written after their pod is bound, for tests in which pods of other schedulers are adopted. It
+// applies to the pods of the given schedulers; if no scheduler is given, it applies to all pods. Call it before the first claim.
 func (w *Witness) AnyOrder(schedulers ...string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -17,7 +17,8 @@ var errOrphaned = errors.New("the parent process exited before the parent death 
 
 // Bind sets the parent death signal of this process to SIGTERM. The kernel sends it when the thread that started this
 // process ends, not when the whole parent ends (prctl(2), PR_SET_PDEATHSIG). A parent in Go must therefore start this
-// process from a thread that does not end, as cluster.Starter does.
+// process from a thread that does not end, as cluster.Starter does. Bind also returns errOrphaned if process 1 started this
+// process, as in a container, because that case cannot be distinguished from an exited parent.
 func Bind() error {
 	parent := os.Getppid()
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGTERM), 0, 0, 0); err != nil {

@@ -27,8 +27,9 @@ type Options interface {
 	Validate() error
 }
 
-// Main parses the command line and calls run with a context that ends when the process receives SIGINT or SIGTERM. If one of
-// these steps fails, Main prints the error and exits with status 1.
+// Main parses the command line, validates o, and calls run with a context that ends when the process receives SIGINT or
+// SIGTERM. It adds the flags --exit-with-parent and --v to those of o. With --help, Main prints the flags and does not call
+// run. If one of these steps fails, Main prints the error and exits with status 1.
 func Main(name string, o Options, run func(context.Context) error) {
 	if err := start(name, o, run); err != nil {
 		klog.Flush()

@@ -103,7 +103,8 @@ func (o Options) KubeletConfig(p Paths) ([]byte, error) {
 	return execute("the kubelet", kubeletConfig, map[string]any{"Socket": ContainerdSocket, "Paths": p, "DNS": o.dnsAddress(), "NoResize": o.Kubernetes == "1.34"})
 }
 
-// KubeletArgs returns the flags that differ between nodes.
+// KubeletArgs returns the kubelet's flags for the name and the addresses of a node. It returns an error if the options have no
+// such node.
 func (o Options) KubeletArgs(node string) ([]string, error) {
 	addresses, err := o.NodeAddresses(node)
 	if err != nil {

@@ -30,7 +30,7 @@ const (
 	Native Routing = "native" // the nodes are on one link and have routes to one another's subnets
 )
 
-// Families of addresses, as in the scheduler's arguments.
+// Families of addresses, as in the setting ipFamilies of FixedIPConfiguration.
 const (
 	IPv4 = "IPv4"
 	IPv6 = "IPv6"

@@ -143,8 +143,8 @@ func programs() string {
 	return ""
 }
 
-// known reports whether apt has a candidate for a package. It also returns true if there are no package lists yet, because
-// the installation begins with apt-get update, and if apt-cache fails.
+// known reports whether apt has a candidate for a package. It also returns true if apt-cache fails, or if there are no package
+// lists yet. In the second case, the apt-get update with which the installation begins gets the lists.
 func known(name string) bool {
 	lists, err := filepath.Glob("/var/lib/apt/lists/*_Packages*")
 	if err != nil || len(lists) == 0 {

@@ -26,7 +26,7 @@ import (
 	"fixedip.io/fixedip/test/bench/world"
 )
 
-// startTimeout limits the start of the API server, which reads all objects.
+// startTimeout limits the start of the API server, which reads all objects, and then the wait for each watch cache.
 const startTimeout = 10 * time.Minute
 
 // Options configure an API server.
@@ -35,8 +35,8 @@ type Options struct {
 	// first.
 	Bin, Dir, Manifests string
 	World               *world.World
-	// SaveMemory makes the API server collect garbage more often. In a benchmark with a large cluster, the API server
-	// uses most of the memory of the machine.
+	// SaveMemory makes the API server collect garbage more often, unless the environment variable GOGC is set. In a
+	// benchmark with a large cluster, the API server uses most of the memory of the machine.
 	SaveMemory bool
 	Log        func(format string, args ...any)
 }

@@ -70,7 +70,8 @@ func (p *program) awaitQuiet(ctx context.Context, written func(context.Context) 
 }
 
 // await polls until done returns true, because the program sends no events about its state. It returns the time since the
-// start of the program. what completes the error "wait for NAME ...".
+// start of the program. An error of done does not end the polling: if ctx ends first, the error of await contains the last
+// error of done. what completes the error "wait for NAME ...".
 func (p *program) await(ctx context.Context, what string, interval time.Duration, done func() (bool, error)) (time.Duration, error) {
 	var last error
 	for {

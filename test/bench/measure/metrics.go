@@ -164,8 +164,8 @@ func (m Metrics) Latency(name string, with map[string]string) Latency {
 	return l
 }
 
-// Requests returns the number of requests that an API server has served, without lists and watches. Key: verb, resource and
-// subresource, such as "PATCH ciliumnodes/status".
+// Requests returns the number of requests that an API server has served for resources, without lists and watches. Key: verb,
+// resource and subresource, such as "PATCH ciliumnodes/status".
 func (m Metrics) Requests() map[string]float64 {
 	found := map[string]float64{}
 	m.Each("apiserver_request_total", func(l map[string]string, n float64) {

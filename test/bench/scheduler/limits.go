@@ -55,8 +55,8 @@ func (l limit) figure() (f figure, ok bool) {
 	return figure{}, false
 }
 
-// lowest returns the lowest ratio that is allowed: AtLeast or, if it is higher, the lowest ratio that is no regression from the
-// median of the recorded runs.
+// lowest returns the lowest ratio that is allowed. It is the higher one of two ratios: AtLeast, and the lowest ratio that is no
+// regression from the median of the recorded runs.
 func (l limit) lowest() float64 {
 	var medians []float64
 	for _, r := range l.Runs {
@@ -65,8 +65,8 @@ func (l limit) lowest() float64 {
 	return max(l.AtLeast, tolerance*median(medians))
 }
 
-// validate returns an error unless the limit names exactly one figure, a ratio or a cost that exists, and has the fields for
-// it: atLeast or runs, and not atMost, for a ratio; atMost, and not atLeast, for a cost.
+// validate returns an error if the limit is invalid. A limit must name exactly one existing ratio or cost. The limit of a ratio
+// needs atLeast or runs, and must not have atMost. The limit of a cost needs atMost, and must not have atLeast.
 func (l limit) validate() error {
 	_, ok := l.figure()
 	switch {

@@ -5,8 +5,9 @@
 // same program without FixedIP. The API server and etcd are real; no kubelets, agents or controller manager run.
 //
 // A round runs each arm once: it creates the pods of the arm, starts the scheduler, watches its binds, and deletes the pods.
-// Arm P has neither pods nor a scheduler: it only patches CiliumNodes. The arms alternate, so that other load affects all of
-// them equally. The command prints medians. With -out it also writes all figures as JSON and charts as SVG.
+// Arm S runs the scheduler of command patcher. Arm P has neither pods nor a scheduler: it only patches CiliumNodes. The arms
+// alternate, so that other load affects all of them equally. The command prints medians. With -out it also writes all figures
+// as JSON and charts as SVG.
 package main
 
 import (
