@@ -180,7 +180,7 @@ func run(o *options, changed func(flag string) bool, started func()) error {
 }
 
 // needs returns the rights that the settings workloads and protectNodesFrom require. Those for StatefulSets are always
-// among them.
+// among them. A dry run does not need the right for protectNodesFrom.
 func needs(cfg ipamconfig.Config) (list []rights.Need) {
 	for _, k := range identity.NewKinds(cfg.Workloads...).All() {
 		list = append(list, rights.Need{Kind: k.GroupKind(), Verbs: []string{"get", "list", "watch"}, Setting: "workloads"})

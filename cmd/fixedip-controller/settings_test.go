@@ -419,8 +419,9 @@ func TestOwnNamespace(t *testing.T) {
 	}
 }
 
-// TestSettingsFollowCilium checks that config takes over the settings of Cilium, and that it refuses the policy Migrate only
-// when it has these settings and they, and no flag, forbid address migration. It also checks the error of --cilium-config.
+// TestSettingsFollowCilium checks that config takes over the settings of Cilium. It checks that config accepts the policy
+// Migrate before these settings are read, and that native routing makes config refuse Migrate unless --allow-address-migration
+// is set. It also checks the error of --cilium-config.
 func TestSettingsFollowCilium(t *testing.T) {
 	for name, c := range map[string]struct {
 		args    []string

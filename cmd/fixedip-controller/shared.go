@@ -39,8 +39,10 @@ type sharedValues struct {
 	workloadKinds                []string
 }
 
-// addFlags adds the flags. Their defaults repeat those of Configuration.Complete for the usage text: a flag that is not set
-// does not change the configuration.
+// addFlags adds the flags. Their defaults are only for the usage text: a flag that is not set does not change the
+// configuration. They repeat the defaults of Configuration.Complete, with two exceptions. Without enable-ipv6, Complete sets
+// the families of the cluster pools, or IPv4 only if there are no cluster pools. Without allow-address-migration,
+// Configuration.AdaptTo allows migration if Cilium uses tunnels.
 func (v *sharedValues) addFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&v.ipv4CIDRs, "cluster-pool-ipv4-cidr", nil, "IPv4 CIDRs from which nodes get their subnets")
 	fs.IntSliceVar(&v.ipv4MaskSizes, "cluster-pool-ipv4-mask-size", []int{24}, "Prefix length of IPv4 subnets of nodes: one for all CIDRs, or one for each")

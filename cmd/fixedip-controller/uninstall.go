@@ -74,7 +74,7 @@ func (o *uninstallOptions) run() error {
 	if namespace == "" {
 		namespace = ownNamespace(o.process.kubeconfig)
 	}
-	// The subcommand always takes part in leader election, even if it is disabled for the controller.
+	// The subcommand always takes part in leader election, even if the controller runs without leader election.
 	o.process.leaderElection = true
 	o.process.metricsBindAddress, o.process.healthProbeBindAddress, o.process.pprofBindAddress = "0", "0", "0"
 	if errs := o.process.validate(namespace); len(errs) > 0 {

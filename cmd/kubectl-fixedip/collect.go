@@ -36,8 +36,8 @@ var ciliumSettings = []string{
 	"enable-bgp-control-plane", "cni-exclusive", "enable-endpoint-routes", "bpf-lb-sock", "enable-wireguard", "enable-ipsec",
 }
 
-// report reads the content of a report. If a request fails, it records the error and continues. again is the time between
-// the two readings of check.
+// report reads the content of a report. If a request fails, report records the error and continues without the files that
+// depend on the request. again is the time between the two readings of check.
 func (c *cluster) report(ctx context.Context, where installation, again time.Duration) *report {
 	r := &report{texts: map[string]string{}, objects: map[string]any{}, names: map[redact.Kind][]string{}}
 	versions, err := c.versions(ctx, where)

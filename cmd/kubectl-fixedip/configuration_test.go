@@ -14,7 +14,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/status"
 )
 
-// TestConfigurationIsFound checks which ConfigMap the commands read: that of the flag, that of the installation, or the usual one.
+// TestConfigurationIsFound checks which ConfigMap the commands read: that of the flag, that of the installation, or
+// usualConfiguration.
 func TestConfigurationIsFound(t *testing.T) {
 	// deployment returns the Deployment of a program, which mounts a ConfigMap.
 	deployment := func(program, namespace, configMap string) *appsv1.Deployment {
@@ -76,8 +77,8 @@ func inConfigMap(namespace, name string) *corev1.ConfigMap {
 	return c
 }
 
-// TestConfigurationFlag checks which values of the flag --configuration are accepted. A wrong value would otherwise have the effect of
-// a configuration that cannot be read.
+// TestConfigurationFlag checks which values of the flag --configuration are accepted. A command that accepted a malformed value
+// would continue as if the configuration could not be read.
 func TestConfigurationFlag(t *testing.T) {
 	for value, valid := range map[string]bool{"": true, "ns/name": true, "name": false, "/name": false, "ns/": false, "ns/name/key": false} {
 		source := usualConfiguration

@@ -232,9 +232,10 @@ func (c *cluster) controllers(ctx context.Context, namespace, name string, left 
 	}, nil
 }
 
-// eventsOf reads the events of the pod, its FixedIP and the workload that the FixedIP names; without a FixedIP, those of the
-// StatefulSet that the name of the pod suggests. It selects events only by the names of these objects, so the result may
-// contain events of other objects with the same names.
+// eventsOf reads the events of the pod, of its FixedIP and of the workload that the FixedIP names. Without a FixedIP, it reads
+// the events of the pod and of the StatefulSet that the name of the pod suggests. It selects events only by the names of
+// these objects, so the result may contain events of other objects with the same names. If the user may not list events,
+// eventsOf adds them to left.
 func (c *cluster) eventsOf(ctx context.Context, in explain.Inputs, left *omissions) ([]corev1.Event, error) {
 	names := []string{in.Name}
 	if in.Record != nil {

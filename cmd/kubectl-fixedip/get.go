@@ -48,7 +48,8 @@ type fixedAddress struct {
 	// Workload is the workload of the addresses as Kind/name; empty if it is unknown.
 	Workload string            `json:"workload,omitempty"`
 	Failover v1alpha1.Failover `json:"failover,omitempty"`
-	// ExpiresAt is the time at which the addresses are released; nil if no release is due.
+	// ExpiresAt is the time at which the addresses are released, unless the workload expects the pod again; nil if no release
+	// is due.
 	ExpiresAt *time.Time `json:"expiresAt,omitempty"`
 	// CreatedAt is the creation time of the FixedIP; nil if there is none.
 	CreatedAt *time.Time `json:"createdAt,omitempty"`

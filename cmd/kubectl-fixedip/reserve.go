@@ -47,8 +47,8 @@ func reserveCommand(flags *genericclioptions.ConfigFlags, streams genericiooptio
 with the name of the pod without its ordinal, such as web for web-0.
 
 The right to create FixedIPs in the namespace suffices. The command refuses addresses that are taken, as far as the user may
-read pools, FixedIPs and pods. Exit code 0: the FixedIP was created, or --dry-run was set. 1: an address is taken. 2: the
-command failed.`,
+read pools, FixedIPs and pods. Exit code 0: the FixedIP was created or, with --dry-run, could be created. 1: an address is
+taken. 2: the command failed.`,
 		Args: exactlyOne("name exactly one pod"),
 		RunE: connected(flags, func(ctx context.Context, c *cluster, args []string) (err error) {
 			if err := validFormat(o.output); err != nil {
@@ -90,7 +90,8 @@ func parseAddresses(texts []string) (addrs []netip.Addr, err error) {
 	return addrs, nil
 }
 
-// reserve creates the FixedIP of a reservation, unless an address is taken.
+// reserve creates the FixedIP of a reservation. It returns errProblems if an address is taken, and another error if the FixedIP
+// exists already.
 func (c *cluster) reserve(ctx context.Context, streams genericiooptions.IOStreams, r reservation, o changes) error {
 	owner, err := c.ownerFor(r)
 	if err != nil {

@@ -91,7 +91,8 @@ listed as not readable and never count as healthy. With --wait the command waits
 }
 
 // awaitHealthy returns the state of fixedip as soon as fixedip is healthy or the user may not read an object, and at the
-// latest after the duration wait. interval is the time between two readings.
+// latest after the duration wait. interval is the time between two readings. If a reading fails, awaitHealthy returns the
+// error at once and does not read again.
 func (c *cluster) awaitHealthy(ctx context.Context, where installation, wait, interval time.Duration) (status.Report, error) {
 	deadline := time.Now().Add(wait)
 	for {

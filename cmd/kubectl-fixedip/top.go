@@ -28,8 +28,8 @@ type nodeUse struct {
 	// Family is IPv4 or IPv6; empty for a node without a subnet.
 	Family  string   `json:"family,omitempty"`
 	Subnets []string `json:"subnets"`
-	// Size is the number of addresses that pods may have, at most math.MaxInt64, and Available the number of those from which
-	// a claim can choose.
+	// Size is the number of addresses that pods may have, at most math.MaxInt64. Available is the number of those from which
+	// a claim can choose once the agent has reported (ledger.Ledger.Available).
 	Size      int64 `json:"size"`
 	Available int64 `json:"available"`
 	// UsedPercent is the share of Size that is not available, from 0 to 100, rounded up, but 100 only if nothing is available.
@@ -54,10 +54,11 @@ func topCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.I
 		Short:   "Show the subnets and free addresses of each node, fullest first",
 		Long: `Show the subnets and free addresses of each node, one row for each family, fullest first.
 
-AVAILABLE is the number of addresses from which a pod with a fixed address can get one, and USE% the share of the subnet that
-is not available. FIXED are entries that belong to one pod: the entries of pods with fixed addresses, and on strict nodes those
-of all pods. FREE and USED are addresses that the agent may give to any pod: not in use, and in use. COOLDOWN are addresses
-that were released or withdrawn and are offered to no pod yet.`,
+AVAILABLE is the number of addresses from which a pod with a fixed address can get one, once the Cilium agent of the node has
+reported which addresses are in use. USE% is the share of the subnet that is not available. FIXED are entries that belong to
+one pod: the entries of pods with fixed addresses, and on strict nodes those of all pods. FREE and USED are addresses that the
+agent may give to any pod: not in use, and in use. COOLDOWN are addresses that were released or withdrawn and are offered to no
+pod yet.`,
 		RunE: connected(flags, func(ctx context.Context, c *cluster, args []string) error {
 			if err := validFormat(output, inWide, asNames); err != nil {
 				return err

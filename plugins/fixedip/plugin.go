@@ -81,7 +81,7 @@ func Factory() frameworkruntime.PluginFactory { return FactoryOver(ctrlcache.New
 func FactoryOver(newCache ctrlcache.NewCacheFunc, readFile func(string) ([]byte, error)) frameworkruntime.PluginFactory {
 	var mu sync.Mutex
 	// shared is the state that all profiles share. first contains the arguments of the profile that created the shared
-	// state, and settings the contents of the file that they name.
+	// state. settings are those in the file that these arguments name, adapted to Cilium (see readSettings).
 	var shared *binder.Shared
 	var first *config.FixedIPArgs
 	var settings configuration.Configuration
@@ -369,12 +369,15 @@ func (p *Plugin) Filter(_ context.Context, state fwk.CycleState, _ *corev1.Pod, 
 }
 
 // PostFilter nominates an orphaned pod to a node (see nominate). For any other pod it returns the reason why no node can
-// take the pod; the reason is empty if the reasons of the filters suffice. It adds the pod to the queue with the causes that
-// may help the pod, or activates the pod at once if the next plan has other nodes. If only other plugins refused the nodes
-// for a pod without a reservation and without a search for a slot, PostFilter returns a status without a reason, and passes
-// on the free address or slot for which the pod was requeued, if any. The framework calls PostFilter of this plugin after
-// that of DefaultPreemption, and only if DefaultPreemption has not nominated a node: otherwise the pod waits until the
-// preempted pods have terminated.
+// take the pod. The reason is empty if the reasons of the filters suffice. PostFilter adds the pod to the queue with the causes
+// that may help the pod, or activates the pod at once if the next plan has other nodes.
+//
+// PostFilter neither adds nor activates a pod if only other plugins have refused the nodes, and the pod has no reservation and
+// does not search for a slot. It then returns a status without a reason. If the pod was requeued for a free address or slot,
+// PostFilter passes that offer on.
+//
+// The framework calls PostFilter of this plugin after that of DefaultPreemption, and only if DefaultPreemption has not
+// nominated a node. After such a nomination, the pod waits until the preempted pods have terminated.
 func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *corev1.Pod, nodes framework.NodeToStatusReader) (*framework.PostFilterResult, *fwk.Status) {
 	s, err := read(state)
 	if err != nil {

@@ -28,17 +28,22 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/requeue"
 )
 
-// LostError is the error of Bind in these cases: the addresses that were chosen for the pod are not available any more or
-// may be in use; a pool has entries for the pod's name that were not planned; the pod was replaced or bound to a node while
-// its addresses were being moved; the addresses have moved to the node, and the controller has not recorded the move yet; or
-// the addresses have returned to their home node, and the pod needs an additional address there. The next cycle decides
-// again.
+// LostError is the error of Bind in these cases:
+//   - The addresses that were chosen for the pod are not available any more, or may be in use.
+//   - A pool has entries for the pod's name that were not planned.
+//   - The migration of the addresses cannot continue, for example because a pool lacks the entry that the next step requires.
+//   - The pod was replaced, or bound to a node, while its addresses were being moved.
+//   - The addresses have moved to the node, and the controller has not recorded the move yet.
+//   - The addresses have returned to their home node, and the pod needs an additional address there.
+//
+// The next cycle decides again.
 type LostError struct{ Reason string }
 
 func (e *LostError) Error() string { return e.Reason }
 
-// Assume counts a claim of addresses for the pod on the node, in the ledger only. It makes no claim for an unreserved pod
-// if the pod uses the host network or the node is not strict. The error is a *Refusal.
+// Assume counts a claim of addresses for the pod on the node, in the ledger only. After a claim, the pod no longer searches for
+// a slot. Assume makes no claim for an unreserved pod if the pod uses the host network or the node is not strict. The error is
+// a *Refusal.
 func (b *Binder) Assume(p *Plan, pod *corev1.Pod, node string) error {
 	owner, r := p.id.Key(), p.reservation
 	claim := ledger.ClaimRequest{Claim: ledger.Claim{Owner: owner, Node: node}, Families: b.families}
@@ -155,9 +160,9 @@ func (b *Binder) Claimed(p *Plan, pod *corev1.Pod) bool {
 }
 
 // certain reports whether a claim that the cache shows in the pool needs no check at the API server. The claim of a pod
-// with a fixed address needs the check until a FixedIP names its addresses. Until then the controller may have replaced
-// the entries, because the former pod of the name ran with other addresses, and a late watch may not show the new
-// entries yet.
+// with a fixed address needs the check until the FixedIP with the name of the pod names its addresses. Until then the
+// controller may have replaced the entries, because the former pod of the name ran with other addresses, and a late watch
+// may not show the new entries yet. The FixedIP of a slot has another name, so the claim of a slot always needs the check.
 func (p *Plan) certain() bool { return p.Unreserved || p.reservation.recorded }
 
 // Bind writes the claim into the node's pool, or moves the addresses to the node, and writes the MAC address into a pod that

@@ -49,8 +49,9 @@ func (b *Binder) policyOf(pod *corev1.Pod, p *Plan) v1alpha1.Failover {
 	return policy
 }
 
-// whyNotElsewhere returns why a pod may not leave the node of its reservation, which cannot take it, and what helps, as the
-// end of a sentence. If why is empty, the pod may go to the node home, or to any node if home is empty too.
+// whyNotElsewhere returns the reason why a pod may not leave the node of its reservation, and the advice for the user, as the
+// end of a sentence. The beginning of the sentence says why that node cannot take the pod. If why is empty, the pod may go to
+// the node home, or to any node if home is empty too.
 func (b *Binder) whyNotElsewhere(p *Plan, policy v1alpha1.Failover) (why, home string) {
 	if policy == v1alpha1.Wait || policy == v1alpha1.Migrate && !b.movable {
 		home = b.homeNodeIfMoved(p.id, p.reservation)
@@ -91,8 +92,9 @@ func annotated(id identity.Identity) string {
 }
 
 // homeNodeIfMoved returns the home node of addresses that were moved to a node that does not exist any more. It returns
-// "" if the addresses were not moved, if that node exists, or if the home node does not exist. The addresses may return
-// home even if migration is not allowed: no pod runs on a deleted node, and the home node has their subnet.
+// "" for a slot, if the addresses were not moved or can't be moved now (see ledger.Ledger.HomeOf), if the node that they were
+// moved to exists, or if the home node does not exist. The addresses may return home even if migration is not allowed: no pod
+// runs on a deleted node, and the home node has their subnet.
 func (b *Binder) homeNodeIfMoved(id identity.Identity, r reservation) string {
 	if r.node == "" || id.Slot {
 		return ""
@@ -112,7 +114,7 @@ func (b *Binder) homeNodeIfMoved(id identity.Identity, r reservation) string {
 
 // nodeUnavailable returns why the node of the reservation cannot take the pod, whatever resources it has free, as the
 // end of the sentence that ownedByPrefix begins. reason is empty if only the filters decide about the node. remedy is the
-// event that helps a pod that may not leave its node; it is empty if the node exists.
+// event that helps a pod that may not leave its node. remedy is empty if the node exists.
 func (b *Binder) nodeUnavailable(p *Plan) (reason, remedy string) {
 	r := p.reservation
 	if b.node(r.node) == nil {
@@ -251,8 +253,8 @@ func hindrance(pod *corev1.Pod, node *corev1.Node, refused []string) (reason, re
 	return "can't take the pod now", ""
 }
 
-// aboutVolume reports whether a filter of the scheduler refused a node because of a volume. reason is the text of the
-// filter.
+// aboutVolume reports whether reason, the text of a filter of the scheduler, names persistent volumes, their claims or a volume
+// zone. It returns false for other reasons that concern volumes, such as the number of volumes of a node.
 func aboutVolume(reason string) bool {
 	return strings.Contains(reason, "persistent volumes") || strings.Contains(reason, "PersistentVolume") || strings.Contains(reason, "volume zone")
 }

@@ -232,9 +232,9 @@ func TestMoveIsRecordedFirst(t *testing.T) {
 }
 
 // TestConcurrentMoves checks that the pools of two nodes never offer the same address at the same time. Meanwhile two
-// schedulers move the same pod and an actor removes expired cooldown entries. For some seeds, another actor releases
-// the addresses and claims them for another pod at their home. For the other seeds, the test also checks that the next
-// scheduler can move the pod to some node afterwards. Requests come in random order, and some watches are late.
+// schedulers move the same pod, and an actor removes the cooldown entries of nodes a and b. For some seeds, another actor
+// releases the addresses and tries to claim them for another pod at their home. For the remaining seeds, the test also checks
+// that the next scheduler can move the pod to some node afterwards. Requests come in random order, and some watches are late.
 func TestConcurrentMoves(t *testing.T) {
 	for seed := range uint64(300) {
 		synctest.Test(t, func(t *testing.T) {

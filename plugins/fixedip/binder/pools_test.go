@@ -302,8 +302,9 @@ func (a *actor) expire(ctx context.Context) {
 	}
 }
 
-// release releases the addresses as the controller does for a FixedIP that is being deleted, and claims them for another pod
-// at their home as soon as they are free there.
+// release releases the addresses as the controller does for a FixedIP that is being deleted, and then tries to claim them for
+// another pod at their home. The claim is refused while the home has cooldown entries for the addresses, which expire does not
+// remove.
 func (a *actor) release(ctx context.Context) {
 	record := &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &metav1.Time{}, Finalizers: []string{v1alpha1.Finalizer}}}
 	l := a.binder.Cache.Ledger

@@ -46,7 +46,7 @@ type reservation struct {
 	// another address of the same family. If the pool has both, the agent would choose one of them at random.
 	unexpected []netip.Addr
 	// recorded is true if the FixedIP names all of the addresses, and the UID of the pod's workload or, for a bare pod, that
-	// of the pod.
+	// of the pod. It is false for a slot.
 	recorded bool
 	// lost is the deleted node that had the addresses, if no node has their subnet now and another node will inherit it;
 	// empty otherwise.

@@ -21,9 +21,10 @@ import (
 	"fixedip.io/fixedip/plugins/fixedip/cache"
 )
 
-// TestFreeSlots checks that a slot is free if its pod does not exist any more or is being deleted, unless its FixedIP
-// is being deleted or the slot is being claimed. A free slot whose address is in use cannot be taken over yet. Finding S4: a
-// slot can be taken over only if the controller has reported in the status of the FixedIP that the pod has vacated the slot.
+// TestFreeSlots checks that a slot is free if its pod does not exist any more or is being deleted. The slot is not free while
+// its FixedIP is being deleted or the slot is being claimed. A free slot whose address is in use cannot be taken over yet.
+// Finding S4: a slot can be taken over only if the controller has reported in the status of the FixedIP that the pod has
+// vacated the slot.
 func TestFreeSlots(t *testing.T) {
 	const addr = "10.0.1.6"
 	entry := func(pod string) pool.Entry { return pool.OwnedEntry("db", pod, "Deployment", "web") }

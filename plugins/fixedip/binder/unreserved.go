@@ -30,13 +30,13 @@ const liveCheckTimeout = 2 * time.Second
 // blockedNode is a node that cannot take an unreserved pod, because its pool has an entry for the pod's name. The agent
 // matches by name: it would give the pod an address that belongs to another workload, or that another pod may use.
 //
-// why is the text that follows "node(s)" in messages.
+// why is the text that follows "node(s)", or the name of the node, in messages.
 type blockedNode struct {
 	node, why string
 }
 
 // findUnreserved plans for a pod without a fixed address. A pod on the host network needs no address, so every node can
-// take it.
+// take the pod. findUnreserved returns a *Refusal if the pod opted out and has to wait for a release (see releasing).
 func (b *Binder) findUnreserved(ctx context.Context, pod *corev1.Pod) (*Plan, error) {
 	p := &Plan{Unreserved: true, exempt: pod.Spec.HostNetwork, id: identity.Identity{Namespace: pod.Namespace, PodName: pod.Name}, uid: pod.UID}
 	if p.exempt {
@@ -165,10 +165,11 @@ func (b *Binder) explainUnreserved(p *Plan, pod *corev1.Pod) *Refusal {
 	return &Refusal{WakeOn: wake}
 }
 
-// confirmOptedOut reads the pool of the node from the API server if the pod opted out. If the pool has entries for the
-// pod's name, these must be exactly those that the cache shows, and no other pod may use their addresses; otherwise
-// confirmOptedOut returns a *LostError, because an entry may have been written for the former pod of the name. If the
-// pool cannot be read, confirmOptedOut returns nil: the pod is bound, and the controller corrects a mismatch later.
+// confirmOptedOut reads the pool of the node from the API server if the pod opted out. If the pool has entries for the pod's
+// name, they must be exactly those that the cache shows, and the agent must report no other pod as the user of their
+// addresses. If that is not the case, confirmOptedOut returns a *LostError, because an entry may have been written for the
+// former pod of the name. If the pool cannot be read, confirmOptedOut returns nil: the pod is bound, and the controller
+// corrects a mismatch later.
 func (b *Binder) confirmOptedOut(ctx context.Context, p *Plan, pod *corev1.Pod, node string) error {
 	if !p.optedOut {
 		return nil

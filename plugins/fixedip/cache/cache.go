@@ -49,8 +49,8 @@ import (
 // entries name them.
 const WorkloadIndex = "workload"
 
-// Cache is the view of the cluster that the plugin decides from. The fields above mu are set once, before the first
-// event.
+// Cache is the view of the cluster that the plugin decides from. Start sets the fields above mu before it returns, and they do
+// not change afterwards.
 type Cache struct {
 	Ledger *ledger.Ledger
 	// FixedIPs reads FixedIPs from the cache, which has the index WorkloadIndex.
@@ -128,7 +128,8 @@ func Start(ctx context.Context, base *restclient.Config, shared informers.Shared
 }
 
 // WritePools sets Pools, and a Writer that works until ctx ends. When a call of Writer.Write returns, the ledger contains
-// each pool that the API server has returned for the call, or a newer version.
+// each pool that the API server has returned for the call, or a newer version. The exception is a CiliumNode that the ledger
+// does not know yet, or knows with another UID: the ledger ignores its pool until the watch shows it.
 func (c *Cache) WritePools(ctx context.Context, api *ciliumpool.Client) {
 	c.Pools, c.Writer = api, ciliumpool.NewWriter(ctx, api, c.Ledger.Node)
 	c.Writer.OnPatch = metrics.PoolWrite

@@ -26,8 +26,8 @@ const (
 	Written Result = "written"
 	// Existing means that the pool already had the entries of the pod, and nothing was written.
 	Existing Result = "existing"
-	// Conflict means that the address is not available, for example because another pod has it, or that a pool does not have
-	// the entry that a migration requires.
+	// Conflict means that the address is not available, for example because another pod has it, or that a migration cannot
+	// continue, for example because a pool does not have the entry that the migration requires.
 	Conflict Result = "conflict"
 	// NodeGone means that the CiliumNode of a claim, or one of those of a migration, does not exist.
 	NodeGone Result = "node_gone"
@@ -48,8 +48,8 @@ const (
 	// Owner means that the pod's reservation or claim changed, or that the pod waits for an address of another pod, and that
 	// other pod ended or its reservation changed.
 	Owner Cause = "owner"
-	// Node means that a node that the pod waits for, the pool of such a node, or its subnets changed, or that a node that the
-	// pod may use was created.
+	// Node means that a node that the pod waits for, the pool of such a node, or its subnets changed. It also means that a node
+	// that the pod may use was created, or that a change of a node allows the pod to run there.
 	Node Cause = "node"
 	// FreeAddress means that an address became free.
 	FreeAddress Cause = "free_address"
@@ -199,8 +199,8 @@ func PreFiltered(narrowed bool) {
 // Requeued counts a pod that was put back into the scheduling queue.
 func Requeued(c Cause) { requeues.WithLabelValues(string(c)).Inc() }
 
-// PoolWrite counts a patch of the pool writer: its number of requests if the patch was applied, or a conflict if it was
-// refused.
+// PoolWrite counts a patch of the pool writer: the number of its requests if the patch was applied, or a conflict if the API
+// server refused the patch because the CiliumNode had changed.
 func PoolWrite(requests int, conflict bool) {
 	if conflict {
 		conflicts.Inc()

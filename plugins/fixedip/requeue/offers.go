@@ -53,8 +53,8 @@ type task struct {
 	offer
 	// count is the maximum number of pods to requeue. It has no meaning for slots.
 	count int
-	// moment is the moment of the event, so that two equal events are two tasks. It is zero for slots, because one task serves
-	// all earlier events, and for an offer that a pod passed on.
+	// moment is the value of Queue.moment when the task was added, so that Notify adds two tasks for two equal events. It is
+	// zero for slots, because one task serves all earlier events, and for an offer that a pod passed on.
 	moment uint64
 }
 
@@ -101,9 +101,9 @@ func (q *Queue) offerFreeAddress(t task) {
 	}
 }
 
-// offerSlots requeues at most one pod for each slot that can be taken over and is not offered to a pod yet. If more
-// pods search than slots are free, offerSlots also requeues the surplus of the searching pods, the last arrivals first,
-// so that they get slots of their own.
+// offerSlots requeues at most one pod for each slot that can be taken over and is not offered to a pod yet. It offers a slot
+// to a pod that does not search only if fewer pods search than slots are free. If more pods search than slots are free,
+// offerSlots also requeues the surplus of the searching pods, the last arrivals first, so that they get slots of their own.
 func (q *Queue) offerSlots(t task) {
 	free, err := q.domain.FreeSlots(t.by.Name)
 	if err != nil {

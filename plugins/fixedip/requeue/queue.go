@@ -298,9 +298,9 @@ func (q *Queue) drop(uid types.UID) {
 	}
 }
 
-// podChanged requeues a pod whose annotations changed, which the scheduling queue does not do, and the pods that wait
-// until this pod has ended. If before was deleted, podChanged forgets that pod and passes on its offer; after is then
-// nil, or a new pod with the same name.
+// podChanged requeues a pod whose annotations changed, because the scheduling queue does not do that. If the pod has ended or
+// was deleted, podChanged requeues the pods that wait for that. If the pod was deleted, podChanged also forgets the pod and
+// passes on its offer. after is then nil, or a new pod with the same name.
 func (q *Queue) podChanged(before, after *corev1.Pod) {
 	if before == nil {
 		return

@@ -13,10 +13,13 @@ import (
 
 // Key is one cause that pods wait for and that events are about.
 type Key struct {
-	// Cause determines the meaning of Name. Owner: a pod, "namespace/name", whose pool entries or FixedIP change, whose claim
-	// in flight ends, or which ends. Workload: a workload, named as in pool entries, that becomes known or whose annotations
-	// change. Node: a node that changes (see Event.Node); see also anySubnet. Slot: a workload, named as in pool entries, whose
-	// slots or searching pods change. Quota: a namespace whose quota allows more FixedIPs. FreeAddress: see anyFreeAddress.
+	// Cause determines the meaning of Name:
+	//   - Owner: a pod, "namespace/name". Its pool entries or its FixedIP change, its claim in flight ends, or the pod ends.
+	//   - Workload: a workload, named as in pool entries. It becomes known, or its annotations change.
+	//   - Node: a node that changes (see Event.Node). The name of anySubnet stands for the subnets of all nodes.
+	//   - Slot: a workload, named as in pool entries. Its slots change, or one of its pods no longer searches for a slot.
+	//   - Quota: a namespace whose quota allows more FixedIPs.
+	//   - FreeAddress: see anyFreeAddress.
 	Cause metrics.Cause
 	Name  string
 	// Addr is an address whose home changes, because a node gets or loses a subnet that contains it. Name is empty then.
@@ -106,13 +109,14 @@ type Event struct {
 	Keys []Key
 	// Node is a node whose pool, free addresses, readiness, fencing or strictness has changed; empty: none.
 	Node string
-	// Freed is the number of addresses of Node that became free. AllFreeAddresses requeues every pod that can use Node.
+	// Freed is the number of addresses of Node that became free. AllFreeAddresses requeues every pod that waits for a free
+	// address and can use Node.
 	Freed int
 	// Subnets contains the subnets that were added to a node or removed from one.
 	Subnets []netip.Prefix
 }
 
-// AllFreeAddresses is the value of Event.Freed that requeues every pod that can use the node.
+// AllFreeAddresses is the value of Event.Freed that requeues every pod that waits for a free address and can use the node.
 const AllFreeAddresses = int(^uint(0) >> 1)
 
 // about reports whether the event concerns a key. It returns false for the keys of pods that wait for a free address.
