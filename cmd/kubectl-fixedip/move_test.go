@@ -103,7 +103,7 @@ func TestMoveCommand(t *testing.T) {
 
 // TestMoveSubnetCommand checks the output of move subnet/CIDR, and the successor in the NodeSubnet afterwards.
 func TestMoveSubnetCommand(t *testing.T) {
-	const keeps = "- Node node-1 keeps the subnet 10.0.1.0/24 as long as it exists. When it is deleted, node node-2 gets the subnet at once, with all fixed addresses in it.\n"
+	const keeps = "- Node node-1 keeps the subnet 10.0.1.0/24 until the Node is deleted. Node node-2 then gets the subnet at once, with all fixed addresses in it.\n"
 	for name, c := range map[string]struct {
 		subnet, to string
 		o          changes

@@ -116,8 +116,8 @@ func Strings(addrs []netip.Addr) []string {
 }
 
 // Additional returns the addresses of addrs that are not in recorded although recorded has another address of their family.
-// recorded are the addresses of a FixedIP as text; values that Parse refuses are ignored. If a pool has both addresses for
-// one pod, the agent chooses one of them at random (Cilium fact 1).
+// recorded are the addresses of a FixedIP as text; values that Parse refuses are ignored. If a pool gives one pod both a
+// recorded and an additional address of a family, the agent chooses one of the two at random (Cilium fact 1).
 func Additional(addrs []netip.Addr, recorded []string) []netip.Addr {
 	var found []netip.Addr
 	for _, a := range addrs {

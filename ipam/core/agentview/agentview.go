@@ -51,8 +51,9 @@ const (
 	// NoPool means that the agent has not reported since the probe was written, and that the CiliumNode has no pool: a probe
 	// does not make such an agent report.
 	NoPool
-	// Incomplete means that the agent has reported, and that the report contains no address of the node itself. The agent
-	// has just started, and may not have restored its endpoints.
+	// Incomplete means that the agent has reported, and that the report contains no address of the node itself. Such an agent
+	// has usually just started, and may not have restored its endpoints. The answer of an agent that allocates no address for
+	// the node itself (with --local-router-ipv4 and without health checks, Cilium fact 24) stays Incomplete.
 	Incomplete
 	// Complete means that the agent has removed the probe, and that its report contains an address of the node itself: the
 	// Evidence is valid.
@@ -94,7 +95,7 @@ type Evidence struct {
 	Used map[netip.Addr]string
 }
 
-// Pod is a pod that is bound to the node, as the API server shows it.
+// Pod is a pod that is bound to the node and uses the pod network, as the API server shows it.
 type Pod struct {
 	// Owner is "namespace/name", as in a pool entry.
 	Owner string
@@ -114,7 +115,8 @@ const (
 	// that the entry of the address names such a pod and that pod is bound to the node.
 	InUse
 	// Clear means that no pod other than the owner passed to Judge has the address. As long as the entry is unchanged, the
-	// agent gives the address only to the pod that the entry names, if it names one.
+	// agent gives the address only to the owner of the entry. If the entry has no owner, or if there is no entry, the agent
+	// gives the address to no pod.
 	Clear
 )
 
@@ -130,8 +132,9 @@ type AddressUse struct {
 }
 
 // Judge decides whether the pod that owner names can take the address a of the node. If owner is empty, a is Clear only if
-// no pod at all uses it. pods are the pods that are bound to the node; they have to be read after the agent answered. A stopped
-// pod counts only if the agent reports a as used by that pod.
+// no pod at all uses it. pods are the pods that are bound to the node; they have to be read after the agent answered. Pods of the
+// host network must not be among them: while such a pod has no IP in its status, it would count as a possible user of a. A
+// stopped pod counts only if the agent reports a as used by that pod.
 //
 // A pod other than owner uses a in three cases: the agent reports a as used by that pod; the status of the pod contains a,
 // even if the agent does not report a as used (Cilium facts 13 and 30); or the entry of a names the pod, because a pod that

@@ -10,8 +10,8 @@
 // An agent writes status.ipam.used as part of an update of the CiliumNode version that it has processed, with optimistic
 // locking, and builds the map from its allocators just before the write (Cilium fact 24). So the first report that the API
 // server accepts after a version V proves two things: the agent has processed V, and the map contains every address that was
-// allocated before. If the report does not contain an address as used, and the entry of the address in V is not offered to
-// other pods, the agent will not give the address to another pod.
+// allocated on the basis of an earlier version and has not been freed. If the report does not contain an address as used, and
+// the entry of the address in V is not dynamic, the agent gives the address to no pod but the owner of that entry.
 //
 // Two problems remain: an agent without changes does not report, and a report that changes nothing is not visible. A probe
 // solves both. It is an address that no cluster uses (pool.Probe), with a new nonce for each barrier. The controller writes
@@ -27,7 +27,8 @@
 //
 //  1. The caller writes the change that the agent has to acknowledge, for example an entry that offers an address to no
 //     other pod.
-//  2. The caller makes a barrier request. One barrier serves every request that was made before its probe was written.
+//  2. The caller makes a barrier request. Before the controller writes or joins a probe, it reads the CiliumNode. The barrier
+//     serves every request that was made before that read; later requests wait for the next barrier.
 //  3. The controller (ipam/controller/barrier) writes the probe, and the patch returns the version V. If the status has a
 //     probe already, of another controller or of a controller that was killed, the barrier joins that probe, and V is the
 //     version that was read: see Join.

@@ -25,7 +25,7 @@ const (
 
 // version is one version of the CiliumNode. The pool has one entry, for the address that the controller judges.
 type version struct {
-	// withdrawn means that the entry is offered to no pod; otherwise it is dynamic.
+	// withdrawn means that the entry offers the address to no pod. If withdrawn is false, the entry is dynamic.
 	withdrawn bool
 	noPool    bool
 	// usedPod, usedRouter and probe are true if status.ipam.used contains the address, the address of the router and the
@@ -56,8 +56,8 @@ type state struct {
 	last     int8 // index of the newest version
 
 	// The agent. seen is the index of the version that the agent has processed; -1: none. answered means that the agent
-	// has removed the key from its copy and has not reported that yet. trigger means that a report is due, and allocated
-	// that the agent has allocated the address.
+	// has removed the key from its copy of that version. trigger means that a report is due, and allocated that the agent has
+	// allocated the address.
 	up, restored, answered, trigger, allocated bool
 	seen                                       int8
 	report                                     report

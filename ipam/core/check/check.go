@@ -40,7 +40,8 @@ type Objects struct {
 	Endpoints []Endpoint
 	// Now is the time at which the objects were read.
 	Now time.Time
-	// StuckAfter is the age after which a release counts as stuck; 0 means DefaultStuckAfter.
+	// StuckAfter is the age after which a release counts as stuck, and an orphaned NodeSubnet that is not needed as stale; 0
+	// means DefaultStuckAfter.
 	StuckAfter time.Duration
 }
 
@@ -92,8 +93,9 @@ const (
 	StuckHandshake Kind = "StuckHandshake"
 	// Malformed means that a pool has keys, subnets, owners or resources that fixedip cannot read.
 	Malformed Kind = "Malformed"
-	// StaleSubnet means that no CiliumNode has the subnet of a NodeSubnet. It is reported if the node that the NodeSubnet names
-	// has a CiliumNode, or if that node does not exist and no FixedIP and no pod needs the subnet.
+	// StaleSubnet means that no CiliumNode has the subnet of a NodeSubnet. It is reported in two cases: the node that the
+	// NodeSubnet names exists and has a CiliumNode; or that node does not exist, no FixedIP and no pod has an address of the
+	// subnet, and status.orphanedSince is missing or longer ago than Objects.StuckAfter.
 	StaleSubnet Kind = "StaleSubnet"
 	// UnknownSubnet means that a CiliumNode has a subnet that no NodeSubnet gives it.
 	UnknownSubnet Kind = "UnknownSubnet"
@@ -111,7 +113,8 @@ type Repair struct {
 	// "namespace/name"; empty for other repairs.
 	Pod string `json:"pod,omitempty"`
 	// UID is the UID of the pod, the CiliumEndpoint or the NodeSubnet, and ResourceVersion the resource version of the
-	// CiliumEndpoint or the NodeSubnet. They are preconditions: another object with that name has not been checked.
+	// CiliumEndpoint or the NodeSubnet. They are preconditions of the repair: an object that was changed, or created again with
+	// the same name, has not been checked.
 	UID             types.UID `json:"uid,omitempty"`
 	ResourceVersion string    `json:"resourceVersion,omitempty"`
 	// Workload is the workload of the FixedIP or the pool entry, "namespace/Kind/name". Only one pod of a workload is

@@ -131,7 +131,7 @@ func (s *scan) checkSubnets() {
 		case s.Nodes[ns.Spec.NodeName] != nil, s.needs(cidr):
 			// The node joins, or a FixedIP or a pod needs the subnet until another node inherits it.
 		case ns.Status.OrphanedSince == nil, s.Now.Sub(ns.Status.OrphanedSince.Time) > s.stuckAfter():
-			s.add(StaleSubnet, object, "check that a fixedip-controller is the leader: it deletes a NodeSubnet that no node and no FixedIP needs; check --fix deletes it too", &Repair{DeleteSubnet: ns.Name, UID: ns.UID, ResourceVersion: ns.ResourceVersion}, "Node %s does not exist, and no FixedIP and no pod has an address of %s", ns.Spec.NodeName, cidr)
+			s.add(StaleSubnet, object, "check that a fixedip-controller is the leader: the leader deletes a NodeSubnet that no node and no FixedIP needs; check --fix deletes the NodeSubnet too", &Repair{DeleteSubnet: ns.Name, UID: ns.UID, ResourceVersion: ns.ResourceVersion}, "Node %s does not exist, and no FixedIP and no pod has an address of %s", ns.Spec.NodeName, cidr)
 		}
 	}
 }
@@ -143,7 +143,7 @@ func (s *scan) needs(subnet netip.Prefix) bool {
 			return true
 		}
 	}
-	s.isHeld(subnet.Addr())
+	s.isHeld(subnet.Addr()) // computes s.held
 	for a := range s.held {
 		if subnet.Contains(a) {
 			return true

@@ -78,7 +78,7 @@ func (s *scan) checkPods() {
 			if len(missing) == 0 || f.DeletionTimestamp != nil {
 				continue
 			}
-			help, repair := "look at the condition AsReserved of the FixedIP; check --fix does not evict the pod, because it is a bare pod or the pool of its node has no entry that gives it the address", (*Repair)(nil)
+			help, repair := "look at the condition AsReserved of the FixedIP; check --fix does not evict the pod, because the pod is a bare pod, or because the pool of its node has no entry that gives the pod the address", (*Repair)(nil)
 			if metav1.GetControllerOfNoCopy(pod) != nil && s.hasEntries(pod, missing) {
 				help = "evict the pod: the next pod gets the reserved address; check --fix evicts it if its mismatch policy is Restart"
 				repair = &Repair{Evict: true, Pod: key, UID: pod.UID, Workload: identity.OwnerOf(f).Resource(f.Namespace)}
@@ -93,8 +93,8 @@ func (s *scan) checkPods() {
 	}
 }
 
-// hasEntries reports whether the pool of the pod's node has entries that give the addresses to the pod. If it has, the next
-// pod with that name, or the next pod of the slot, gets the addresses on that node.
+// hasEntries reports whether the pool of the pod's node has entries that give all the addresses to the pod. The next pod with
+// that name, or the next pod of the slot, then gets the addresses on that node.
 func (s *scan) hasEntries(pod *corev1.Pod, addrs []netip.Addr) bool {
 	n, _ := s.Pools.Node(pod.Spec.NodeName)
 	return !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return !n.Entries[a].OwnedBy(pool.OwnerKey(pod.Namespace, pod.Name)) })

@@ -51,8 +51,8 @@ func Decode(data []byte) (c Configuration, err error) {
 }
 
 // Hash returns a hash of a complete configuration, as 12 hexadecimal digits. Configurations with different effects have
-// different hashes, and a file and flags with the same effect have the same hash. Both programs export the hash, so that an
-// alert can compare their configurations.
+// different hashes. A file and flags that set the same values have the same hash; two texts for one selector of pods to adopt
+// count as the same value. Both programs export the hash, so that an alert can compare their configurations.
 func (c Configuration) Hash() (string, error) {
 	c.TypeMeta = metav1.TypeMeta{}
 	if c.Adoption.PodSelector != nil {

@@ -251,8 +251,9 @@ func find(s PodState) finding {
 }
 
 // locateEntry describes where the entry of a reserved IP is if the pool of the pod's node does not have it. If several of ips
-// have no entry there, locateEntry describes the first. where is the end of a sentence; it is empty if the pool of the pod's
-// node has entries that give all ips to the pod. If where is not empty, returns reports whether the next pod gets the IP.
+// have no entry there, locateEntry describes the entry of the first of them. where is the end of a sentence; it is empty if the
+// pool of the pod's node has entries that give all ips to the pod. If where is not empty, returns reports whether the next pod
+// gets the IP.
 func locateEntry(s PodState, ips []netip.Addr) (where string, returns bool) {
 	here := s.Pod.Spec.NodeName
 	missing := slices.DeleteFunc(slices.Clone(ips), func(a netip.Addr) bool { return holds(s, here, a) })

@@ -80,7 +80,7 @@ func Drain(in DrainInputs) ([]DrainedPod, Report) {
 	var drained []DrainedPod
 	waiting := 0
 	// covered contains the pods of each budget. waitingOf contains those of them whose replacements wait for the node, and
-	// policies the failover policies of the latter. Key: the budget.
+	// policies the failover policies of the pods in waitingOf. Key: the budget.
 	covered, waitingOf, policies := map[string][]string{}, map[string][]string{}, map[string][]string{}
 	for i := range in.Pods {
 		key := pool.OwnerKey(in.Pods[i].Namespace, in.Pods[i].Name)

@@ -162,8 +162,8 @@ type explanation struct {
 	*Report
 	// unpooled is true if the pools cannot be read. Pools is empty then.
 	unpooled bool
-	// held contains the addresses of all owned entries of the pod. claims leaves out the entries
-	// that a pod without a fixed address has on a strict node.
+	// held contains the addresses of all owned entries of the pod. claims is held without the elements whose entries are for a
+	// pod without a fixed address on a strict node.
 	held, claims []ledger.NodeAddresses
 	// reserved are the addresses that are reserved for the pod: those of one element of claims or, if there is none, those
 	// of the FixedIP.
@@ -293,7 +293,8 @@ func (e *explanation) nodeFact(name string) string {
 	return strings.Join(parts, "; ")
 }
 
-// NodeState describes the state of a node in a few words.
+// NodeState describes the state of a node in a few words: "does not exist" for nil, and otherwise the result of
+// nodeutil.State, which ignores a deletion in progress.
 func NodeState(node *corev1.Node) string {
 	if node == nil {
 		return "does not exist"

@@ -53,7 +53,8 @@ type MovePlan struct {
 }
 
 // Move reports whether the addresses of a FixedIP can move to a node, and the steps of the move. No component moves an
-// address on request: the scheduler moves it when it places a pod whose node cannot take it (ADR 0022, 0038).
+// address on request. The scheduler moves the addresses of a pod when it places the pod and the node that has the addresses
+// cannot take the pod (ADR 0022, 0038).
 func Move(in MoveInputs) (plan MovePlan) {
 	r, f := &plan.Report, in.Record
 	target, from := in.Nodes[in.To], f.Spec.NodeName
@@ -167,7 +168,7 @@ func MoveSubnet(in SubnetMoveInputs) Report {
 	}
 	switch {
 	case in.Nodes[ns.Spec.NodeName] != nil:
-		r.fine("Node %s keeps the subnet %s as long as it exists. When it is deleted, node %s gets the subnet at once, with all fixed addresses in it", ns.Spec.NodeName, ns.Spec.CIDR, in.To)
+		r.fine("Node %s keeps the subnet %s until the Node is deleted. Node %s then gets the subnet at once, with all fixed addresses in it", ns.Spec.NodeName, ns.Spec.CIDR, in.To)
 	default:
 		r.fine("No node has the subnet %s. Node %s gets it, with all fixed addresses in it", ns.Spec.CIDR, in.To)
 	}

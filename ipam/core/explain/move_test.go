@@ -112,7 +112,7 @@ func TestMoveSubnet(t *testing.T) {
 		node, before, to string
 		want             []explain.Finding
 	}{
-		"the node exists": {"node-1", "", "node-2", []explain.Finding{ok("Node node-1 keeps the subnet 10.0.1.0/24 as long as it exists. When it is deleted, node node-2 gets the subnet at once, with all fixed addresses in it")}},
+		"the node exists": {"node-1", "", "node-2", []explain.Finding{ok("Node node-1 keeps the subnet 10.0.1.0/24 until the Node is deleted. Node node-2 then gets the subnet at once, with all fixed addresses in it")}},
 		"the node is gone, and there was a successor": {"node-9", "node-3", "node-2", []explain.Finding{
 			ok("No node has the subnet 10.0.1.0/24. Node node-2 gets it, with all fixed addresses in it"), ok("Node node-3 was the successor until now"),
 		}},

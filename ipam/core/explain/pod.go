@@ -211,7 +211,8 @@ func (e *explanation) schedulerHelp() string {
 	return "set schedulerName: " + e.Schedulers[0] + " in the pod template"
 }
 
-// deleteHelp returns the command that deletes the pod. No controller creates a bare pod again.
+// deleteHelp returns the command that deletes the pod. For a bare pod, which no controller creates again, it adds that the pod
+// has to be created again.
 func (e *explanation) deleteHelp() string {
 	help := fmt.Sprintf("kubectl -n %s delete pod %s", e.Namespace, e.Name)
 	if e.isBarePod() {
@@ -233,7 +234,8 @@ func (e *explanation) releaseCommand() string {
 	return fmt.Sprintf("kubectl -n %s delete fixedip %s", e.Namespace, e.Record.Name)
 }
 
-// returnHelp returns the advice for a pod that is bound to a node other than the one that has its address.
+// returnHelp returns the advice for a pod that is bound to a node other than the node that has its reserved addresses. That
+// node may be unknown, or there may be none.
 func (e *explanation) returnHelp() string {
 	switch {
 	case e.owner == "" && e.unpooled:

@@ -35,8 +35,8 @@ type ReserveInputs struct {
 	NotRead []string
 }
 
-// transient contains the reasons for which an address is only temporarily unavailable: the controller reserves the address
-// when the reason has ended.
+// transient contains the reasons for which an address is only temporarily unavailable: the controller writes the pool entry for
+// the FixedIP when the reason has ended.
 var transient = []pool.Reason{pool.DynamicEntry, pool.CoolingDown, pool.NotReported, pool.Releasing, pool.ClaimInFlight, pool.SubnetNotFound, pool.SubnetOverlap, pool.Moving}
 
 // Reserve reports whether a FixedIP can reserve addresses for a pod. Each Finding that is Wrong is a reason why the FixedIP

@@ -238,9 +238,9 @@ func WantsMAC(pod *corev1.Pod) (bool, error) {
 	return wanted && pod.Annotations[AnnotationCiliumMAC] == "", err
 }
 
-// MAC returns the MAC address of the identity: a locally administered unicast address with 46 bits of a hash. The hash is
-// computed from the first of addrs for a slot, and otherwise, or if addrs is empty, from the namespace and name of the pod, so
-// that the MAC address need not be stored.
+// MAC returns the MAC address of the identity: a locally administered unicast address with 46 bits of a hash. For a slot, the
+// hash is computed from the first of addrs. If the identity is not a slot, or if addrs is empty, it is computed from the
+// namespace and name of the pod. So the MAC address need not be stored.
 func (i Identity) MAC(addrs []netip.Addr) net.HardwareAddr {
 	of := i.Key()
 	if i.Slot && len(addrs) > 0 {
@@ -279,7 +279,7 @@ const LabelDBBranch = "DBBranch"
 type Adoption struct {
 	// Selector selects pods by their labels; nil selects none.
 	Selector labels.Selector
-	// ExcludeDBBranch are prefixes of the label DBBranch. A pod with such a label is excluded.
+	// ExcludeDBBranch are prefixes of values of the label DBBranch. A pod with such a value is excluded.
 	ExcludeDBBranch []string
 	// IPv4Only excludes IPv6 addresses from adoption.
 	IPv4Only bool
@@ -291,7 +291,8 @@ type Adoption struct {
 // Labels reports whether adoption depends on the labels of pods.
 func (a Adoption) Labels() bool { return a.Selector != nil || len(a.ExcludeDBBranch) > 0 }
 
-// Excludes reports whether the label DBBranch of a pod begins with one of ExcludeDBBranch.
+// Excludes reports whether the label DBBranch of a pod has a value that begins with one of ExcludeDBBranch. A pod without the
+// label, or with an empty value, is not excluded, even by an empty prefix.
 func (a Adoption) Excludes(pod *corev1.Pod) bool {
 	branch := pod.Labels[LabelDBBranch]
 	return branch != "" && slices.ContainsFunc(a.ExcludeDBBranch, func(prefix string) bool { return strings.HasPrefix(branch, prefix) })

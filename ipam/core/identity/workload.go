@@ -41,7 +41,9 @@ type Workload struct {
 	Uncounted bool
 }
 
-// OptsOut reports whether the pods that the workload creates from now on have no fixed addresses.
+// OptsOut reports whether the pods that the workload creates from now on exclude themselves from fixed addresses, by
+// AnnotationEnabled in the pod template or by using the host network. It does not check whether the kind of the workload
+// requires the annotation (ByAnnotation).
 func (w Workload) OptsOut() bool { return w.HostNetwork || disables(w.Template) }
 
 // OrdinalRange is a range of ordinals, both ends included.

@@ -232,7 +232,9 @@ func chooseUnreserved(n pool.NodePool, owner string, families []address.Family, 
 
 // ClaimUnreserved returns the edits that write the claim of a pod without a fixed address into a pool that may be newer
 // than that of the ledger. If an address of the claim has been taken in the meantime, ClaimUnreserved replaces it with a free
-// address that is neither reserved by a FixedIP nor claimed by another pod.
+// address that is neither reserved by a FixedIP nor claimed by another pod. If there is no such
+// address, it returns no edits and an error that matches pool.ErrTaken. It returns the same before the agent has reported, unless
+// the pod has its entries already.
 func (l *Ledger) ClaimUnreserved(n pool.NodePool, c Claim, entry pool.Entry) ([]pool.EntryChange, error) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -262,8 +264,8 @@ func (l *Ledger) ClaimUnreserved(n pool.NodePool, c Claim, entry pool.Entry) ([]
 }
 
 // Blocker returns the reason why the pod owner can't claim an address at the home node of the address; nil if the pod
-// can claim it, or if the entry of the address names the pod already. Even such an entry does not count if the subnets
-// of the home overlap those of another node, or if no pod can have the address (SubnetEdge). Without an entry of the
+// can claim it, or if the pod owns the entry of the address already. Even such an entry does not count if the subnets
+// of the home overlap those of another node, or if no pod can have the address (SubnetEdge). Without an owned entry of the
 // pod, an address that the agent reports as used is not available, even if the agent reports it for owner: a former pod
 // of that name uses it.
 func (l *Ledger) Blocker(owner string, a netip.Addr) *pool.Blocker {

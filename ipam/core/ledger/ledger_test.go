@@ -200,8 +200,8 @@ func TestNodeChangeOwners(t *testing.T) {
 	}
 }
 
-// TestConcurrentClaims checks that concurrent calls of Available and Assume never give one address to two pods. The
-// scheduler makes such calls, because it filters nodes and binds pods in parallel.
+// TestConcurrentClaims checks that concurrent calls of Assume never give one address to two pods, also while other goroutines
+// call Available.
 func TestConcurrentClaims(t *testing.T) {
 	l := ledger.New()
 	l.SetNode(node("n", "10.0.1.0/24", nil))

@@ -63,8 +63,8 @@ func (l *Ledger) subnetsOf(a netip.Addr) []netip.Prefix {
 	return found
 }
 
-// OverlapsWith returns another node whose subnets overlap those of the given node. found is false if there is none. No
-// address is claimed on a node whose subnets overlap those of another node.
+// OverlapsWith returns another node whose subnets overlap those of the given node. found is false if there is none. On a node
+// whose subnets overlap those of another node, a claim can contain only addresses that have another home (ClaimRequest.Carry).
 func (l *Ledger) OverlapsWith(name string) (other string, found bool) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()

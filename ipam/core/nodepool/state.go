@@ -195,9 +195,10 @@ func (s *State) withPodIPs(n pool.NodePool) pool.NodePool {
 }
 
 // ExpireCooldowns returns the edits for the cooldowns that are over: they remove the entry or, if the agent still reports
-// the address as used, start the cooldown again. An entry is not changed if a pod on the node has the address, or before its
-// restoreDeadline. A withdrawn entry whose address a pod has after all becomes dynamic again. next is the time of the next
-// check of a cooldown; zero if no check depends on time.
+// the address as used and Cooldown is not 0, start the cooldown again. An entry is not changed if a pod on the node has the
+// address, or before its restoreDeadline. A withdrawn entry is an exception: if a pod has the address, or the agent reports the
+// address as used, the entry becomes dynamic again. next is the time of the next check of a cooldown; zero if no check depends
+// on time.
 //
 // On a node that is not ready no cooldown ends: a pod that was deleted by force may still run there with an address that the
 // agent never reported. A cooldown counts at the earliest from the time at which the node became ready, since earlier
@@ -252,8 +253,9 @@ func (s *State) ExpireCooldowns(n pool.NodePool) (edits []pool.EntryChange, next
 const minFenceCooldown = 5 * time.Second
 
 // restoreDeadline returns the time before which a cooldown must not end because a pod with the name of the previous
-// owner waits for an IP; zero if there is no such pod. That pod may have been bound because of the entry before its
-// release: then the entry is restored. Or the pod may have got the address from an agent that still had that entry.
+// owner waits for an IP; zero if there is no such pod. A scheduler may have bound that pod because of the entry that was
+// released; the controller then restores the entry. Or an agent that had not seen the release may have given the address to
+// that pod.
 func (s *State) restoreDeadline(e pool.Entry) time.Time {
 	if e.Kind != pool.Cooldown || e.Pod() == "" || !slices.Contains(s.Waiting, e.Pod()) {
 		return time.Time{}

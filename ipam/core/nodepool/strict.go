@@ -31,7 +31,7 @@ func (o PodAddresses) key() string { return pool.OwnerKey(o.Namespace, o.Name) }
 //
 // A pod becomes the owner of a dynamic entry only if both the agent and the status of the pod report that the pod has the
 // address: the agent checks only the owner, and would assign the address twice if another pod had it (Cilium fact 2). While
-// the agent may still assign a dynamic entry to a pod, no pod gets an owned entry for a new address.
+// the agent may still assign a dynamic entry to a pod, or has not reported yet, no pod gets an owned entry for a new address.
 func Strict(n pool.NodePool, pods []PodAddresses, reserved func(netip.Addr) bool) (edits []pool.EntryChange, short int) {
 	pods = slices.Clone(pods)
 	slices.SortFunc(pods, func(a, b PodAddresses) int { return strings.Compare(a.key(), b.key()) })

@@ -75,8 +75,8 @@ type agent struct {
 	// version counts the writes to api. seen is the version of view.
 	version, seen int
 	view          pool.NodePool
-	// running are the addresses that pods and the node itself have. allocated are those of which the agent knows: after a
-	// restart it knows only the ones that it could restore. Key: the address. Value: the owner.
+	// running are the addresses that pods and the node itself have. allocated are the addresses that the agent has allocated,
+	// or restored since its last restart. Key: the address. Value: the owner.
 	running, allocated map[netip.Addr]string
 	// asked is true if the controller has asked for evidence. evidence is the pool with which the agent has answered; nil: the
 	// agent has not answered.

@@ -39,7 +39,8 @@ const (
 // NodeStates are all states of a node.
 var NodeStates = []NodeState{Gone, NotReady, Cordoned, Ready}
 
-// State returns the state of a node. A nil node is Gone.
+// State returns the state of a node. A nil node is Gone. A Node that is being deleted still has one of the other states: see
+// IsSchedulable.
 func State(node *corev1.Node) NodeState {
 	switch {
 	case node == nil:

@@ -17,7 +17,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/address"
 )
 
-// IsTerminal reports whether the pod has succeeded or failed. Such a pod no longer holds the IPs in its status.
+// IsTerminal reports whether the pod has succeeded or failed. The IPs in the status of such a pod no longer count as held. Only
+// the report of the agent shows whether an IP is still allocated for the pod.
 func IsTerminal(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
@@ -73,7 +74,9 @@ func IsUnschedulable(pod *corev1.Pod) bool {
 	return pod != nil && pod.Spec.NodeName == "" && slices.ContainsFunc(pod.Status.Conditions, isUnschedulable)
 }
 
-// UnschedulableSince returns the time at which a scheduler marked the pod as unschedulable; the zero time if none has.
+// UnschedulableSince returns the time since which the condition PodScheduled of an unschedulable pod has been False; the zero
+// time if no scheduler has marked the pod as unschedulable. The time is that of an earlier event if the condition was False for
+// another reason before, for example because of a scheduling gate: a new reason does not change lastTransitionTime.
 func UnschedulableSince(pod *corev1.Pod) time.Time {
 	if i := slices.IndexFunc(pod.Status.Conditions, isUnschedulable); i >= 0 {
 		return pod.Status.Conditions[i].LastTransitionTime.Time
