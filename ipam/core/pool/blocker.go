@@ -105,9 +105,7 @@ func (b *Blocker) Error() string {
 		text = "{ip} is in no node's subnet"
 	case b.Reason == SubnetNotFound && b.Node == "":
 		text = "{ip} is in no node's subnet, or the subnets of its node overlap those of another node"
-	case b.Reason == OnOtherNode && b.Who == "":
-		text = "{ip} of node {node} has moved to another node"
-	case b.Reason == Moving && b.Who == "":
+	case (b.Reason == OnOtherNode || b.Reason == Moving) && b.Who == "":
 		text = "{ip} of node {node} has moved to another node, or is about to"
 	case b.Reason == ReservedByNode && ForOwner(b.Who).Kind == NodeOwned:
 		text = "{ip} on node {node} is reserved for the node itself ({who})"
@@ -136,7 +134,7 @@ var problems = map[Reason]string{
 	SubnetEdge:                "{ip} is the first or last address of a subnet of node {node}, which no pod can have",
 	DynamicEntry:              "{ip} has a dynamic entry in the pool of node {node}, so that any pod may be using it",
 	OwnedByPod:                "{ip} on node {node} belongs to {pod}",
-	OnOtherNode:               "{ip} of node {node} belongs to {pod} and has moved to another node",
+	OnOtherNode:               "{ip} of node {node} belongs to {pod} and has moved to another node, or is about to",
 	Moving:                    "{ip} of node {node} has moved to node {who}, or is about to",
 	ReservedByNode:            "{ip} on node {node} has a pool entry whose owner {quoted} is not a pod",
 	CoolingDown:               "{ip} on node {node} is cooling down",
@@ -181,8 +179,8 @@ func (b *Blocker) Message() string {
 	return b.Error() + "; " + b.fill(next)
 }
 
-// pod returns the text for Who in messages about the pod that has an address. If Who is Requester, and that pod uses or claims
-// the address (InUseByPod, ClaimInFlight), it is a former pod with the name of the requesting one.
+// pod returns the text for Who in messages about the pod that has an address. If Who equals Requester and the Reason is
+// InUseByPod or ClaimInFlight, the text says "the former pod": a former pod of the same name uses or claims the address.
 func (b *Blocker) pod() string {
 	if b.Who != "" && b.Who == b.Requester && (b.Reason == InUseByPod || b.Reason == ClaimInFlight) {
 		return "the former pod " + b.Who

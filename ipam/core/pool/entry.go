@@ -169,7 +169,9 @@ func CooldownEntry(owner string, at time.Time) Entry {
 }
 
 // WithdrawnEntry returns the entry of an address that was free and is about to leave the pool (see nodepool.Surplus). The
-// entry is a Cooldown entry that is removed as soon as the agent has acknowledged it, without waiting for a cooldown.
+// entry is a Cooldown entry whose cooldown has no duration: the controller removes the entry as soon as the agent has
+// acknowledged it. The entry becomes dynamic again if a pod has the address after all, or if the pool needs more free entries
+// before that acknowledgement.
 func WithdrawnEntry(at time.Time) Entry {
 	return Entry{Kind: Cooldown, Leaving: true}.with(details{since: at.Unix()})
 }

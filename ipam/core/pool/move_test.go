@@ -209,8 +209,8 @@ func TestMoveTogether(t *testing.T) {
 }
 
 // TestFenceAndReturn checks that FenceTarget writes Cooldown entries for addresses without an entry, with an Owned entry of the
-// owner or with a MoveTarget entry for the owner, and that ReturnHome writes one only for an address that leaves the node for
-// the owner. Neither changes any other entry.
+// owner or with a MoveTarget entry for the owner. It also checks that ReturnHome writes a Cooldown entry only for an address
+// whose entry is the LeavingEntry of the given node and owner. Neither method changes any other entry.
 func TestFenceAndReturn(t *testing.T) {
 	at := time.Unix(1000, 0)
 	const owner = "db/mysql-0"

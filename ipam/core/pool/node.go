@@ -49,8 +49,8 @@ type NodePool struct {
 	Probes []netip.Addr
 	// Tracked is true if the CiliumNode has managedFields, which repeat the key of every entry.
 	Tracked bool
-	// Malformed describes the keys of spec.ipam.pool that are not addresses, and the elements of podCIDRs that are not
-	// subnets or lie within a larger one. They are reported and never changed.
+	// Malformed describes the keys of spec.ipam.pool that are not addresses in canonical form, and the elements of podCIDRs
+	// that are not valid subnets, equal another element or lie within one. They are reported and never changed.
 	Malformed []string
 	// Resources contains the resource text of the entries whose text differs from the one that fixedip would write. A patch
 	// tests the entry with this text. Key: the address. Value: the resource.

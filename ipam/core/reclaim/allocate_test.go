@@ -145,7 +145,7 @@ func TestMissingEntries(t *testing.T) {
 		"the address is moving to another node": {reclaim.State{Record: without, Homes: homes(entry(pool.MovedEntry("node-2", "db/mysql-0"))), Workload: existing},
 			reclaim.Action{At: now.Add(10 * time.Second)}},
 		"the address moved to another node with another pod": {reclaim.State{Record: without, Homes: homes(entry(pool.MovedEntry("node-2", "db/other-0"))), Workload: existing},
-			waiting("OnOtherNode", "IP 10.0.1.6 of node node-1 belongs to pod db/other-0 and has moved to another node; request another address; this one becomes available when it has been released and its cooldown has ended")},
+			waiting("OnOtherNode", "IP 10.0.1.6 of node node-1 belongs to pod db/other-0 and has moved to another node, or is about to; request another address; this one becomes available when it has been released and its cooldown has ended")},
 		"the bound pod has another entry on the home node": {reclaim.State{Record: without, Homes: homes(), Held: []ledger.NodeAddresses{held("node-1", "10.0.1.7")}, Pod: podOn("node-1", "10.0.1.7"), Workload: existing},
 			reclaim.Action{Type: reclaim.UpdateStatus, At: now.Add(10 * time.Second), Status: v1alpha1.FixedIPStatus{PodUID: "uid-mysql-0", Conditions: []metav1.Condition{{
 				Type: v1alpha1.ConditionAllocated, Status: metav1.ConditionFalse, Reason: "OtherAddressAllocated", LastTransitionTime: metav1.NewTime(now),

@@ -295,8 +295,8 @@ func (v *evaluation) failover() v1alpha1.Failover { return cmp.Or(v.spec.Failove
 func (v *evaluation) reclaimable() bool {
 	switch {
 	case v.Workload.OptsOut && (v.Pod == nil || identity.OptsOut(v.Pod)):
-		// The policy for a deleted workload applies, even if the next pod exists already, unless that pod may use the
-		// addresses.
+		// The policy for a deleted workload applies. A next pod that opted out may exist already. It prevents the release only
+		// while it may use the addresses.
 		return v.spec.Reclaim.WhenDeleted != v1alpha1.Retain && !v.mayUseEntries()
 	case v.Pod != nil:
 		return false

@@ -22,8 +22,8 @@
 // In each state the first rule that applies decides. The rules are, in this order:
 //
 //	Unrecorded: the claim has no FixedIP
-//	  opted out          the workload opted out of fixed addresses: release all, unless a user wrote the entries, as
-//	                     soon as no pod exists, or the pod opted out too and can't use the addresses
+//	  opted out          the workload opted out of fixed addresses: wait while a pod exists that has not opted out or
+//	                     may use the addresses, then release all; entries that a user wrote stay
 //	  stale move         a move was only prepared, and its pod does not exist: release the move target
 //	  reserved by hand   a user wrote the entry for a workload that does not exist yet: wait
 //	  gone               neither the workload nor a pod exists: release all

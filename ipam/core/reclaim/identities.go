@@ -79,7 +79,8 @@ func (s State) expiryOrder() int {
 	return 1
 }
 
-// firstAddress returns the lowest address that the slot has an entry for, or else the first recorded one.
+// firstAddress returns the lowest address that the slot has an entry for, or else the first recorded one, or else the zero
+// Addr.
 func (s State) firstAddress() netip.Addr {
 	if len(s.Held) > 0 {
 		return s.Held[0].Addrs[0]
@@ -103,9 +104,10 @@ func podOf(owner string) string {
 // A pod without a controller is its own workload. If no pod exists, the result for a BarePodEntry is the pod that the entry
 // names.
 //
-// ok is false if a FixedIP must not be created: pods of other controllers do not return under the same name, an Unreserved
-// entry is for one pod only, and the name of a pod without an ordinal implies no workload. The controller does not change
-// entries for which ok is false.
+// ok is false in three cases, in which a FixedIP must not be created. The pod has another controller, so that no pod returns
+// under its name. The entry is Unreserved and so for one pod only. Or no pod exists, and the name of the pod has no ordinal, so
+// that the name implies no workload. The controller of FixedIPs does not change entries for which ok is false. The controller
+// of node pools releases Unreserved entries.
 func InferOwner(podName string, entry pool.Entry, pod *corev1.Pod) (owner v1alpha1.OwnerReference, ok bool) {
 	kind, name, _ := entry.WorkloadRef()
 	_, numbered := identity.Ordinal(podName, name)

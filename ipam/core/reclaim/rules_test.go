@@ -25,8 +25,8 @@ import (
 func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 
 // decide returns the result of Decide for the state in which the FixedIP already has the condition Ready and the conditions
-// that every FixedIP gets, so that the tables need not contain them. The result has neither these conditions nor the name of
-// the rule. TestReady and TestFirstConditions check them.
+// that every FixedIP gets, so that the tables need not contain them. The result has neither these conditions, which TestReady
+// and TestFirstConditions check, nor the name of the rule.
 func decide(s reclaim.State) reclaim.Action {
 	usual := func(c metav1.Condition) bool {
 		return c.Type == v1alpha1.ConditionReady || c.Reason == v1alpha1.ReasonNothingKnown || c.Reason == v1alpha1.ReasonNoHome

@@ -40,17 +40,20 @@ type State struct {
 	// Idle is the time since which no bound pod of the identity has been observed; zero if a pod is bound, if there is no
 	// FixedIP, and for a slot.
 	Idle time.Time
-	// Workload is the owner of the identity, as the FixedIP or the entries name it, or else as inferred (OwnerInferred).
+	// Workload is the owner of the identity, as the FixedIP or the entries name it. If neither names the owner, Workload is
+	// inferred from the pod or from the name of the pod.
 	Workload Workload
 	// Failover is the failover policy for FixedIPs that have none; empty for a slot.
 	Failover v1alpha1.Failover
 	// RequestsIPs is true if annotations of the pod or of its workload request addresses. The FixedIP is then created from the
 	// claim before the pod has IPs.
 	RequestsIPs bool
-	// OtherFixedIP is the FixedIP of another pod, "namespace/name", that is not being deleted and names an address in Held;
-	// empty: there is none, or the identity has a FixedIP itself.
+	// OtherFixedIP is a FixedIP of another pod, "namespace/name". The FixedIP names an address in Held and is not being
+	// deleted. Empty: there is none, or the identity has a FixedIP itself.
 	OtherFixedIP string
-	// OwnerInferred is true if there is no FixedIP and the entries do not name Workload, which was inferred: see InferOwner.
+	// OwnerInferred is true if there is no FixedIP and Workload was inferred, because the Owned entries do not name it: see
+	// InferOwner. Such entries count as written by a user. OwnerInferred is false if the identity has only MoveTarget and
+	// Moved entries: these never name a workload, and no user writes them.
 	OwnerInferred bool
 	// Homes are the homes of the recorded addresses; empty if there is no FixedIP, and while it is being deleted.
 	Homes []AddressHome
@@ -101,9 +104,9 @@ type AddressHome struct {
 	ConflictingFixedIP string
 }
 
-// ReleaseBlocker is a reason why an address must not be released yet: a pod other than the owner of the entry uses the
-// address. While the entry exists, the next pod with the owner's name waits. Without the entry, that next pod might be
-// bound to the node, and an agent that still knows the entry would assign the address in use to it.
+// ReleaseBlocker is a reason why an address must not be released yet: a pod other than the owner of the entry, or the node
+// itself, uses the address. While the entry exists, the next pod with the owner's name waits. Without the entry, the next pod
+// might be bound to the node, and an agent that still knows the entry would assign the address in use to that pod.
 type ReleaseBlocker struct {
 	Addr netip.Addr
 	// User is the owner text that the agent reports for the address.

@@ -58,7 +58,7 @@ func (v *evaluation) mayBeAway() bool {
 }
 
 // afterGap returns a, or Nothing until the end of the Gap if a reports that the addresses are no longer in use. A report
-// that also changes conditions, except the reason of Ready, is not delayed.
+// that changes more of the conditions than the reason and message of Ready is not delayed.
 func (v *evaluation) afterGap(a Action) Action {
 	due := v.Idle.Add(Gap)
 	if v.Idle.IsZero() || !v.Now.Before(due) || a.Type != UpdateStatus || v.Record.Status.PodUID == "" ||
@@ -109,8 +109,9 @@ func (v *evaluation) conditions(user *corev1.Pod) []metav1.Condition {
 		}
 	}
 	if have := meta.FindStatusCondition(want, v1alpha1.ConditionAllocated); have == nil || have.Reason == v1alpha1.ReasonNoHome {
-		// Unknown, because SubnetAvailable says more about the problem, if there is one.
-		set(v1alpha1.ConditionAllocated, metav1.ConditionUnknown, v1alpha1.ReasonNoHome, "No node is known that has the subnet of the addresses")
+		// The condition stays Unknown if Homes is empty, because the FixedIP has no addresses or is being deleted, and while
+		// the addresses are moving. If no node has the subnet, allocation returns a Blocker.
+		set(v1alpha1.ConditionAllocated, metav1.ConditionUnknown, v1alpha1.ReasonNoHome, "Not known yet: the FixedIP has no addresses, is being deleted, or its addresses are moving to another node")
 	}
 	if len(v.Homes) > 0 {
 		node, missing, blocker := allocation(v.State)

@@ -6,6 +6,6 @@
 // One Redactor serves all files of an archive: the same name always gets the same token, so that relations stay visible. The
 // first subnet of a cluster becomes subnet-1/24, for example, and an address in it subnet-1+254.
 //
-// Names are replaced where they are known: the caller adds the names of objects, and Learn finds names in the keys and values of
-// log lines. Addresses are found by their form. The package is pure and reads no object.
+// A name is replaced if it is known: the caller adds the names of objects, and Learn finds names in log lines and messages.
+// Addresses are found by their form. The package is pure and reads no object.
 package redact

@@ -56,9 +56,10 @@ func Relevant(before, after identity.Workload) bool {
 		before.Annotations[AnnotationBy] != after.Annotations[AnnotationBy]
 }
 
-// Of returns the request of a pod with the identity id; ok is false if it requests nothing. Annotations of the pod take
-// precedence over those of the workload, and AnnotationIPs over AnnotationCalico. Bare pods and pods with slots have no
-// ordinals. The text of an error continues a sentence about the pod: "requests addresses …".
+// Of returns the request of a pod with the identity id; ok is false if the pod requests nothing, and if there is an error.
+// Annotations of the pod take precedence over those of the workload. AnnotationIPs, even that of the workload, takes precedence
+// over AnnotationCalico, which counts on the pod only. Bare pods and pods with slots have no ordinals. The text of an error
+// continues a sentence about the pod: "requests addresses …".
 func Of(pod *corev1.Pod, workload identity.Workload, id identity.Identity) (requested Requested, ok bool, err error) {
 	text, source, ok := lookup(pod, workload, AnnotationIPs)
 	parse, by := Parse, byOrdinal

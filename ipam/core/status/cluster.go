@@ -140,7 +140,7 @@ func (j *judge) pools() {
 		}
 	}
 	if len(p.WithoutSubnet) > 0 {
-		j.problem("look at the events of the CiliumNodes; the cluster pools of the configuration may be used up", "Nodes have no subnet, so their agents do not start: %s", some(p.WithoutSubnet))
+		j.problem("look at the events of the Nodes; the cluster pools of the configuration may be used up", "Nodes have no subnet, so their agents do not start: %s", some(p.WithoutSubnet))
 	}
 	if len(p.Overlapping) > 0 {
 		j.problem("kubectl fixedip check names the nodes and what helps", "Nodes have overlapping subnets, in which no address is claimed: %s", some(p.Overlapping))

@@ -64,7 +64,7 @@ type Inputs struct {
 	CiliumNamespace string
 	// Agents is the DaemonSet of the agents; nil: it does not exist.
 	Agents *appsv1.DaemonSet
-	// MissingKinds are the kinds of objects that the API server does not serve, such as FixedIPs.
+	// MissingKinds are the kinds of objects that the API server does not serve, by their constants, such as FixedIPs.
 	MissingKinds []string
 	// Pools contains the pools of all nodes; nil if they could not be read. FixedIPs are the FixedIPs of all namespaces.
 	Pools    *ledger.Ledger
@@ -75,7 +75,7 @@ type Inputs struct {
 	Now time.Time
 }
 
-// The values of Unread.What that Of knows.
+// The values of Unread.What and of Inputs.MissingKinds.
 const (
 	Deployments    = "Deployments"
 	Pods           = "pods"

@@ -55,8 +55,8 @@ type Subnet struct {
 	Counts map[State]int `json:"counts"`
 	// Addresses are the addresses that are neither Free nor Excluded, in ascending order. Never null.
 	Addresses []Cell `json:"addresses"`
-	// Rows are the rows of the picture. If the subnet is too large to be drawn (see wholeUpTo), rows are left out in which
-	// every address is Free or Excluded.
+	// Rows are the rows of the picture. If the subnet is too large to be drawn as a whole (see wholeUpTo), the rows in which
+	// every address is Free or Excluded are left out.
 	Rows []Row `json:"-"`
 	// Cut is true if the last rows of the subnet are left out, or all rows.
 	Cut bool `json:"-"`

@@ -108,7 +108,8 @@ func HasAddressesElsewhere(n pool.NodePool, running []Running) bool {
 // A fixed address gets the entry of its pod. Any other address gets a dynamic entry. On a strict node it gets the entry
 // Running.Dedicated instead, or a Cooldown entry if the pod has another entry of the family. A Cooldown entry also
 // replaces an Owned or NodeOwned entry of an owner other than the pod that runs with the address. The agent assigns an address
-// by the owner of its entry alone (Cilium fact 2), and would give the address to that other owner too. A Foreign entry stays.
+// by the owner of its entry alone (Cilium fact 2), and would give the address to that other owner too. Entries of all other
+// kinds stay.
 //
 // A fixed address that is in no subnet of the node gets the entry of its pod in two cases only: the pool of its home node
 // has a moved entry that names this node and the pod; or a FixedIP reserves the address for the pod, and the address has no

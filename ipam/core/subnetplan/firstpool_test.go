@@ -53,7 +53,7 @@ func TestReserve(t *testing.T) {
 }
 
 // TestKeepRunning checks which entries the first pool of a node gets for the addresses that pods of the node run with
-// (finding C2).
+// (finding C2 in docs/project/findings.md).
 func TestKeepRunning(t *testing.T) {
 	mine, other := pool.OwnedEntry("db", "mysql-0", "StatefulSet", "mysql"), pool.OwnedEntry("db", "mysql-1", "StatefulSet", "mysql")
 	a, b := addr("10.0.0.17"), addr("10.0.0.18")

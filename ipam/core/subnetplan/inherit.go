@@ -106,9 +106,10 @@ func (o OrphanedSubnets) Chosen(h CandidateNode) bool {
 // mayInherit reports whether a node may inherit an orphan now. If not, at is the time from which it may; zero if that depends
 // on an event.
 //
-// An orphan is inherited only if it has a NodeSubnet and a FixedIP reserves an address in its subnets. If the orphan has a
-// Candidate, only that node may inherit. A chosen node may inherit at once. Any other node that has subnets must be ready. If
-// the policy is Inherit, these nodes may inherit after the grace period, which begins at Since:
+// An orphan is inherited only if it has a NodeSubnet and a FixedIP reserves an address in its subnets. A node does not inherit
+// the orphan of a node with its own name. If the orphan has a Candidate, only that node may inherit. A chosen node may inherit
+// at once. Any other node that has subnets must be ready. If the policy is Inherit, these nodes may inherit after the grace
+// period, which begins at Since:
 //   - a node to which the scheduler has nominated one of the waiting pods;
 //   - a node without subnets, which runs no pods yet, if no pod waits or if its labels and taints admit one of the waiting
 //     pods;
@@ -247,7 +248,7 @@ func (r Rules) Expires(o OrphanedSubnets, k reservation.Address) bool {
 
 // Releasable reports whether the NodeSubnets of an orphan can be deleted because no FixedIP reserves an address in them and the
 // orphan has no Candidate. If it is too early, at is the end of the grace period: until then a node with the same name may
-// return to its subnets.
+// return to its subnets. Subnets that never had a node have no grace period.
 func (r Rules) Releasable(o OrphanedSubnets, now time.Time) (ok bool, at time.Time) {
 	switch {
 	case len(o.Reserved) > 0 || len(o.Subnets) == 0 || o.Candidate != "":

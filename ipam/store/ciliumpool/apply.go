@@ -37,14 +37,19 @@ type Change struct {
 	Confirm func(ctx context.Context, written []pool.EntryChange) (undo []pool.EntryChange, err error)
 }
 
-// Apply makes a Change: it decides, writes with preconditions, confirms, and undoes exactly the edits that were written and
-// not confirmed. The undo does not wait for the rate limit. Apply returns the edits that were not undone. The error matches
+// Apply makes a Change: it decides, writes with preconditions, calls Confirm, and undoes exactly the written edits that Confirm
+// returns. The undo does not wait for the rate limit. Apply returns the edits that were not undone. The error matches
 // ErrUndone if any edit was undone. An edit that has to be undone also counts as undone if another client has changed its
-// entry since the write. If the CiliumNode no longer exists when the edits are undone, Apply returns no edits and ErrGone.
+// entry since the write.
 //
-// If the process dies between the write of a release and its confirmation, a cooldown entry that names the previous owner
-// remains. The same can happen if the outcome of the last try of the write is unknown. The controller restores the entry for
-// a pod with that name that waits for an IP on the node.
+// If the write fails, Apply returns no edits and the error of Write. If Confirm keeps failing and returns no edits to undo, or
+// the Writer ends before Confirm succeeds, all edits stay, and Apply returns them with an error. If the undo fails, Apply
+// returns all edits and the error of the undo, although some of them may be undone. If the CiliumNode no longer exists then,
+// Apply returns no edits and ErrGone.
+//
+// If a release is written and not confirmed, because Confirm keeps failing or the process dies, a cooldown entry remains. The
+// same can happen if the outcome of the last try of the write is unknown. If the cooldown entry names the previous owner, the
+// controller restores the former entry for a pod with that name that waits for an IP on the node.
 func (w *Writer) Apply(ctx context.Context, c Change) (remaining []pool.EntryChange, err error) {
 	// written contains the latest edit of each address. Decide is called again after a failed try. After a write whose
 	// response was lost, Decide does not return its edits again, and they still count. Edits that the pool does not show were

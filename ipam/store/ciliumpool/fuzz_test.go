@@ -286,8 +286,8 @@ func applied(t *testing.T, what string, cn ciliumv2.CiliumNode, operations []ope
 	return FromCiliumNode(&changed)
 }
 
-// document returns the JSON of a CiliumNode as the API server stores it. It includes empty lists and maps, which the Go
-// type omits.
+// document returns the JSON of a CiliumNode as the API server stores it. It includes empty podCIDRs and empty maps of the pool
+// and of release-ips, which the JSON of the Go type omits.
 func document(cn ciliumv2.CiliumNode) ([]byte, error) {
 	doc, err := json.Marshal(cn)
 	ipam, status := map[string]any{}, map[string]any{}

@@ -25,7 +25,8 @@ const (
 	// writeTries is the maximum number of tries for one batch. A conflict costs one try, and so does a request that gets no
 	// response.
 	writeTries = 6
-	// writeTimeout is the time limit for one try: a read, a patch of the entries and a withdrawal of handshakes.
+	// writeTimeout is the time limit for one try: a read, a patch of the entries and a withdrawal of handshakes. It is also
+	// the time limit for WriteProbe and for Get.
 	writeTimeout = 10 * time.Second
 )
 
@@ -57,9 +58,9 @@ type Writer struct {
 	// RateLimit limits the rate of writes to each node; nil: there is no limit. Set RateLimit, OnPatch and OnPool before the
 	// first Write.
 	RateLimit *RateLimiter
-	// OnPatch is called after each patch of entries and after each probe that was applied or that failed with ErrChanged
-	// (conflict). requests is the number of requests of the patch. It is not called after a withdrawal of handshakes. It
-	// must not block.
+	// OnPatch is called after a patch of entries or of a probe, if the patch was applied or failed with ErrChanged (conflict).
+	// requests is the number of requests of the patch; 1 for a probe. OnPatch is not called after a withdrawal of handshakes.
+	// It must not block.
 	OnPatch func(requests int, conflict bool)
 	// OnPool is called with each pool that the API server returned for a patch or a read of Write, before Write returns for the
 	// requests of that try. It is not called for WriteProbe and Get. It is meant to call Ledger.ObserveWrite. Reads are
@@ -159,8 +160,9 @@ func (w *Writer) Write(ctx context.Context, r WriteRequest) error {
 // Wait returns when no write is in flight. Call it after the context of NewWriter has ended.
 func (w *Writer) Wait() { w.served.Wait() }
 
-// serve writes the requests for one node, batch by batch, until no request waits. Each batch starts from the pool after
-// the last one, which the cache may not show yet.
+// serve writes the requests for one node, batch by batch, until no request waits. A batch starts from the pool after the
+// previous batch, which the cache may not show yet, or from a newer pool that the cache shows. After a wait for the rate limit,
+// the batch starts from the pool at the API server.
 func (w *Writer) serve(node string) {
 	n, known := w.latest(node)
 	for {
@@ -289,7 +291,7 @@ func (w *Writer) try(node string, n pool.NodePool, known bool, batch []*queued) 
 
 // decide calls Decide of each request in turn, with the edits of the earlier requests applied. It finishes the requests that
 // can't be fulfilled, and those that the pool fulfills already. A request without edits stays open if an earlier request has
-// edits: the request may be fulfilled only by those edits, and they may not be written. Requests with WithdrawHandshakes or
+// edits: perhaps only those edits fulfill the request, and their write may fail. Requests with WithdrawHandshakes or
 // StripManagedFields stay open even without edits.
 func decide(n pool.NodePool, batch []*queued) (open []*queued, edits []pool.EntryChange) {
 	for _, q := range batch {
