@@ -30,8 +30,8 @@ import (
 const (
 	// overdue is the default of Service.AnswerTimeout.
 	overdue = 2 * time.Minute
-	// remembered is the time for which an answer is stored, so that a caller that judges the evidence again after pods have
-	// changed needs no other barrier.
+	// remembered is the minimum time for which an answer is stored, so that a caller that judges the evidence again after pods
+	// have changed needs no other barrier. A reconcile of the node after that time drops the answer.
 	remembered = 10 * time.Minute
 )
 
@@ -108,7 +108,7 @@ type answer struct {
 // Ask makes a barrier request. It returns the evidence from the node's agent and the time at which the Service read it. If
 // there is no answer yet, Ask records the request and returns the zero time; it does not wait. When the agent has answered,
 // or the CiliumNode does not exist, the Service calls notify, which has to make the caller call Ask again and must not block.
-// An answer is stored for ten minutes.
+// An answer is stored for ten minutes or longer: Ask returns it until a reconcile of the node drops it.
 //
 // key identifies the request. It has to contain everything that the answer depends on, for example the UID of the
 // CiliumNode, the address, the pool entry that the agent has to have seen, and the UID of the deleted pod. An answer
@@ -297,7 +297,7 @@ func (s *Service) await(now pool.NodePool) ctrl.Result {
 	s.mu.Unlock()
 	if report {
 		s.events.Eventf(ciliumpool.Reference(now), nil, corev1.EventTypeWarning, "AgentNotAnswering", "AskAgent",
-			"The Cilium agent has not answered the controller for %s: %s. Until the agent answers or the node is deleted, cooldowns on the node do not end, no pod takes over an IP there, and no IP moves away; check the cilium pod of the node, and the events of its Node and CiliumNode", s.AnswerTimeout, why)
+			"The Cilium agent has not answered the controller for %s: %s. Until the agent answers or the node is deleted, cooldowns on the node do not end, no pod takes over an IP there, and IPs move away only if the node has the taint node.kubernetes.io/out-of-service; check the cilium pod of the node, and the events of its Node and CiliumNode", s.AnswerTimeout, why)
 	}
 	if left <= 0 {
 		left = s.AnswerTimeout

@@ -75,7 +75,7 @@ func (k *Keeper) Missing(pod *corev1.Pod) bool {
 // Confirm reports whether the API server shows that a pod has no CiliumEndpoint, and returns the reason why the pod must not
 // be evicted for that. If missing is true and blocker is empty, the pod may be evicted: not too many CiliumEndpoints are
 // missing, the node is ready, and the agent of the node runs, reports the IPs of the pod as used and creates
-// CiliumEndpoints. missing is false if Cilium creates no CiliumEndpoints.
+// CiliumEndpoints. missing is also false if the pod was replaced or no longer runs, and if Cilium creates no CiliumEndpoints.
 func (k *Keeper) Confirm(ctx context.Context, pod *corev1.Pod) (missing bool, blocker string, err error) {
 	found, _, now, err := readIssue(ctx, k.Live, client.ObjectKeyFromObject(pod))
 	if err != nil || found != Missing || now.UID != pod.UID {

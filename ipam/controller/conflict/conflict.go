@@ -252,7 +252,8 @@ func (r *Reconciler) report(c addressUsers, kind string) {
 	}
 }
 
-// setCondition writes the condition Exclusive of a FixedIP, which covers all of its IPs, if it has changed.
+// setCondition writes the condition Exclusive of a FixedIP if the condition has changed. The condition covers all IPs of the
+// FixedIP.
 func (r *Reconciler) setCondition(ctx context.Context, cached *v1alpha1.FixedIP) error {
 	var all []string
 	for _, a := range address.ParseAll(cached.Spec.IPs) {

@@ -76,9 +76,10 @@ func (c *Controller) adopt(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 	return result, nil
 }
 
-// fixRunning makes the IPs that a pod of another scheduler runs with its fixed addresses, if c.Adoption selects the pod. If
-// other IPs are reserved for the pod, fixRunning records an event; but with the failover policy Reassign it deletes the
-// FixedIP, unless the pool of the pod's node has the reserved IPs.
+// fixRunning makes the IPs that a pod runs with its fixed addresses, if c.Adoption selects the pod. The pod is a pod of another
+// scheduler, or a bare pod that our scheduler placed without a fixed address and whose labels the selector matches. If other
+// IPs are reserved for the pod, fixRunning records an event; but with the failover policy Reassign it deletes the FixedIP,
+// unless the pool of the pod's node has the reserved IPs.
 func (c *Controller) fixRunning(ctx context.Context, pod *corev1.Pod) (ctrl.Result, error) {
 	id, wanted, err := c.Adoption.Wants(pod, c.Kinds)
 	if err != nil {

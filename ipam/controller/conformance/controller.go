@@ -159,7 +159,8 @@ func HolderOf(record *v1alpha1.FixedIP) string {
 }
 
 // ofReserved returns the request for a pod that has owned entries or a FixedIP with the name of the pod, and none for any other
-// pod. The FixedIP of a slot has another name: without entries, its holder is found by ifLost.
+// pod. The FixedIP of a slot has another name: if the holder of a slot has no entry, ofReserved returns nothing for it, and
+// ifLost may find it.
 func (c *Controller) ofReserved(ctx context.Context, obj client.Object) []ctrl.Request {
 	key := client.ObjectKeyFromObject(obj)
 	if len(c.Ledger.Held(key.String())) == 0 && c.Cached.Get(ctx, key, &v1alpha1.FixedIP{}, client.UnsafeDisableDeepCopy) != nil {
@@ -218,7 +219,7 @@ const (
 var errBlocked = errors.New("the API server refused the eviction")
 
 // restart is a restart in progress: the pod was evicted, and the next pod does not run with its reserved IPs yet. If a pod that
-// should have a slot had no FixedIP, nothing shows which pod is the next one, and the restart counts until restartTimeout.
+// should have a slot had no FixedIP, nothing shows which pod is the next pod, and the restart counts until restartTimeout.
 type restart struct {
 	at time.Time
 	// owner is the workload as in pool entries: "namespace/Kind/name".

@@ -163,8 +163,8 @@ func TestBlockedByBudget(t *testing.T) {
 	s.want("d-0, 30s after the refusal", later, 0, err, "e-0", "d-0")
 }
 
-// TestOneMemberOfAWorkloadAtATime checks that one member of a workload restarts at a time. The next member is evicted
-// only when the next pod of the first member is ready, unless the next member itself is not ready. Finding C5.
+// TestOneMemberOfAWorkloadAtATime checks that one member of a workload restarts at a time. A ready member is evicted only while
+// all other members are ready. A member that is not ready is evicted even if another member is not ready. Finding C5.
 func TestOneMemberOfAWorkloadAtATime(t *testing.T) {
 	var objects []client.Object
 	for _, name := range []string{"db-0", "db-1", "db-2"} {

@@ -34,12 +34,14 @@ import (
 // release and its confirmation, a pod can be bound because of an entry that was released. Any replica can detect such
 // a pod from the objects: our scheduler bound the pod, and the pod has neither an entry nor a FixedIP with an IP.
 
-// lost reports whether a pod that our scheduler placed, and that is bound and neither terminal nor being deleted, has neither
-// an owned entry nor a FixedIP of its name with an IP. The FixedIP of a slot has another name, so only the entry counts for
-// the holder of a slot. lost also returns true if the pod has an entry or a FixedIP, but runs with an IP of a family in which
-// neither an owned entry nor the FixedIP has an address. An entry that the pod got on its node as an unreserved pod does not
-// count. The entries of an unfinished move do not count either, because a pod is bound only after the move. While a FixedIP
-// with the name of the pod is being deleted, lost returns false.
+// lost reports whether a pod that our scheduler placed has neither an owned entry nor a FixedIP of its name with an IP. The
+// FixedIP of a slot has another name, so only the entry counts for the holder of a slot. lost also returns true if the pod has
+// an entry or a FixedIP, but runs with an IP of a family in which neither an owned entry nor the FixedIP has an address. An
+// entry that the pod got on its node as an unreserved pod does not count. The entries of an unfinished move do not count
+// either, because a pod is bound only after the move.
+//
+// lost returns false for a pod that is not bound, is terminal or is being deleted, and while a FixedIP with the name of the pod
+// is being deleted.
 func (c *Controller) lost(ctx context.Context, pod *corev1.Pod, id identity.Identity) (bool, error) {
 	if pod.Spec.NodeName == "" || pod.DeletionTimestamp != nil || podutil.IsTerminal(pod) {
 		return false, nil
@@ -72,7 +74,8 @@ func (c *Controller) unreserved(h ledger.NodeAddresses, node string) bool {
 }
 
 // ifLost returns the request for a pod that has lost its entry, or for which the cache could not be read; none for
-// other pods.
+// other pods. It returns none for a pod of a ReplicaSet that c.Workloads does not know, because the identity of the pod is
+// unknown then.
 func (c *Controller) ifLost(ctx context.Context, obj client.Object) []ctrl.Request {
 	pod := obj.(*corev1.Pod)
 	id, ours := c.Adoption.Placed(pod, c.Kinds, c.Workloads.Controller)

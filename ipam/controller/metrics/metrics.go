@@ -57,7 +57,7 @@ const (
 	// Deleted means that the FixedIP of the address is being deleted.
 	Deleted Cause = "fixedip-deleted"
 	// Superseded means that the FixedIP names another address or another node, for example because two claims were written
-	// and the pod was bound with the other one.
+	// and the pod was bound with the other claim.
 	Superseded Cause = "superseded"
 	// Unrecorded means that the claim had no FixedIP, for example because the pod and its workload were deleted first.
 	Unrecorded Cause = "unrecorded"

@@ -40,7 +40,7 @@ func TestNodeEvents(t *testing.T) {
 		"the Node is ready":   {update(ready), 1},
 		"the labels change":   {update(labeled), 1},
 		"nothing changes":     {update(node), 0},
-		// Cooldowns end without the acknowledgement of an agent.
+		// After the deletion, cooldowns end without the acknowledgement of an agent.
 		"the Node is deleted": {func(h handler.Funcs, q source.Queue) { h.Delete(t.Context(), event.DeleteEvent{Object: node}, q) }, 1},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -40,7 +40,7 @@ const (
 func (r *Reconciler) Strict(ctx context.Context) sets.Set[string] {
 	var nodes corev1.NodeList
 	if err := r.Cached.List(ctx, &nodes, client.MatchingLabelsSelector{Selector: r.StrictNodes}, client.UnsafeDisableDeepCopy); err != nil {
-		klog.FromContext(ctx).Error(err, "Failed to list the strict nodes")
+		klog.FromContext(ctx).Error(err, "Failed to list the strict nodes; the metrics count them as other nodes in this scrape")
 	}
 	strict := sets.New[string]()
 	for i := range nodes.Items {
@@ -49,8 +49,8 @@ func (r *Reconciler) Strict(ctx context.Context) sets.Set[string] {
 	return strict
 }
 
-// gather returns the State from which the pool of a node is decided. It uses the ledger, the caches and the memory of the
-// node. It sends a request to the API server only for a Node that is missing in the cache.
+// gather returns the State from which the pool of a node is decided. It uses the ledger and the caches. It sends a request to
+// the API server only for a Node that is missing in the cache.
 func (r *Reconciler) gather(ctx context.Context, n pool.NodePool) (*nodepool.State, error) {
 	s := &nodepool.State{
 		Now: r.Clock.Now(), Watermark: r.Watermark, Cooldown: r.Cooldown, Capacity: defaultPodCapacity, RestoreWithin: restoreWithin,
@@ -194,9 +194,10 @@ func (r *Reconciler) heldOn(ctx context.Context, node string) func(netip.Addr) b
 	}
 }
 
-// needsEntry reports whether a pod needs the entry that it got on a node as an unreserved pod: the pod is bound to
-// the node or a DaemonSet created it for the node, or it is not bound yet and is not known to have an identity. A pod
-// with an identity gets an owned entry of the identity, which the entry of an unreserved pod would block.
+// needsEntry reports whether a pod needs the entry that it got on a node as an unreserved pod. A pod that does not exist, has
+// ended or is bound to another node does not need it. A pod that is bound to the node, or that a DaemonSet created for the
+// node, needs it. Any other pod needs it unless the pod is known to have an identity. A pod with an identity gets an owned
+// entry of the identity, which the entry of an unreserved pod would block.
 func (r *Reconciler) needsEntry(ctx context.Context, from client.Reader, node, namespace, name string) (bool, error) {
 	pod, err := index.Get[corev1.Pod](ctx, from, client.ObjectKey{Namespace: namespace, Name: name})
 	if err != nil || pod == nil || podutil.IsTerminal(pod) {

@@ -15,8 +15,8 @@ import (
 type memory struct {
 	// uid is the UID of the CiliumNode. A CiliumNode that is created again has a memory of its own.
 	uid string
-	// unreported is the time at which the CiliumNode was first seen with a pool but without a report; zero if it has no pool
-	// or has a report.
+	// unreported is the time at which the CiliumNode was first seen with a pool while pool.NodePool.Unreported is true; zero if
+	// the CiliumNode has no pool or Unreported is false.
 	unreported time.Time
 	// withdrawals counts the writes that this process has decided. withdrawn contains, for each withdrawn address, the count at
 	// its last withdrawal: an answer of the agent about an earlier withdrawal of an address proves nothing, because a pod may

@@ -56,7 +56,8 @@ type Reconciler struct {
 	// RecordsSeen reports whether the ledger has all FixedIPs that existed at the start. Before that, a dynamic entry
 	// could be added for an address that is reserved.
 	RecordsSeen func() bool
-	// Requests receives the nodes whose pools have changed in the ledger, and those whose agents have answered a barrier.
+	// Requests receives the nodes whose pools or reserved addresses have changed in the ledger, and those whose agents have
+	// answered a barrier.
 	Requests *source.Requests
 
 	Watermark nodepool.Watermark

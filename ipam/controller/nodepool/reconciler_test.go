@@ -276,10 +276,10 @@ func TestCooldownForWaitingPod(t *testing.T) {
 	}
 }
 
-// TestCooldownEndsAfterALiveLook checks that a cooldown ends only if the API server shows no pod that has the address, and no
-// pod with the name of the previous owner that has no IP yet, and if the agent has acknowledged the cooldown and does not
-// report the address as used (finding C13). A pod that the cache does not show yet may run with the address before its agent
-// has reported the address.
+// TestCooldownEndsAfterALiveLook checks that a cooldown does not end while the API server shows a pod that has the address, or
+// a pod with the name of the previous owner that has no IP yet. Nor does the cooldown end before the agent has acknowledged
+// it, or while the agent reports the address as used (finding C13). A pod that the cache does not show yet may run with the
+// address before its agent has reported the address.
 func TestCooldownEndsAfterALiveLook(t *testing.T) {
 	const addr = "10.0.1.9"
 	running := controllertest.Pod(0)

@@ -27,7 +27,7 @@ const (
 	// everything allows each address. It is the value if Kubernetes assigns the subnets, because the controller does not know
 	// from which CIDRs Kubernetes takes them.
 	everything = "0.0.0.0/0,::/0"
-	// interval is the time between two calls of Sync. A change of the ConfigMap by another client is undone within this time.
+	// interval is the time between two calls of Sync. A change of the CIDRs by another client is undone within this time.
 	interval = time.Minute
 )
 
@@ -44,7 +44,7 @@ type Guard struct {
 func (g *Guard) NeedLeaderElection() bool { return true }
 
 // Start calls Sync at once, and again after each interval until ctx ends. If Sync fails, Start logs the error, unless the
-// call before failed with the same one. Without the ConfigMap, the policy refuses nothing.
+// call before failed with the same error. Without the ConfigMap, the policy refuses nothing.
 func (g *Guard) Start(ctx context.Context) error {
 	logger := klog.FromContext(ctx).WithName("poolguard")
 	last := ""

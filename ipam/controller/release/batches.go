@@ -20,12 +20,12 @@ const (
 	// quietWindow is the time for which a batch waits for further identities if it has never waited for a terminating pod,
 	// counted from the last identity that joined: a user who deletes several FixedIPs deletes them one after another.
 	quietWindow = 50 * time.Millisecond
-	// joinWindow is the same time if pods whose addresses will be released too are terminating on the node. The pods of a deleted
+	// joinWindow is the same time if pods whose addresses may be released too are terminating on the node. The pods of a deleted
 	// workload do not end at the same moment, and every agent receives every write. If the API server is busy, the pods of a
 	// node end seconds apart.
 	joinWindow = 5 * time.Second
 	// lateWindow is the same time if no such pod is left, but the identity of such a pod has not joined: the watch has only
-	// just shown the end of the pod, or the workload now expects the pod again.
+	// just shown the end of the pod, the workload now expects the pod again, or the addresses of the pod stay reserved.
 	lateWindow = 200 * time.Millisecond
 	// maxWindow is the maximum time for which the first identity of a batch waits.
 	maxWindow = 30 * time.Second
@@ -87,7 +87,7 @@ func (b *Batches) InFlight(identity client.ObjectKey) bool {
 }
 
 // wait returns the time until the batch of a node is complete; 0 if it is complete or there is no batch. terminating are the
-// identities that will join when their pods have ended; wait records them in the batch.
+// identities that may join when their pods have ended; wait records them in the batch.
 func (b *Batches) wait(node string, terminating []client.ObjectKey) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -102,8 +102,8 @@ func (c *Controller) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{}, nil
 }
 
-// terminating returns the identities that have an entry on the node and a pod that is terminating there, if the caches show
-// that their addresses will be released when the pod has ended. Other pods, such as those of a rolling update, delay no batch.
+// terminating returns the identities that have an entry on the node and a pod that is terminating there, and that may join the
+// batch when the pod has ended (see expected). Other pods, such as those of a rolling update, delay no batch.
 func (c *Controller) terminating(ctx context.Context, node string) (identities []client.ObjectKey, err error) {
 	pods, err := index.PodsOnNode(ctx, c.Cached, node)
 	if err != nil {
@@ -128,7 +128,8 @@ func (c *Controller) terminating(ctx context.Context, node string) (identities [
 
 // expected reports whether the caches show that an identity will not join a batch when its pod has ended: its workload
 // exists and has such a pod, or there is no FixedIP with the name of the pod. It also returns true if the workloads are not
-// known yet. It decides only how long a batch waits.
+// known yet. It does not read the reclaim policy, so it returns false also for an identity whose addresses stay reserved,
+// such as that of a bare pod with the default policy. The result decides only how long a batch waits.
 func (c *Controller) expected(ctx context.Context, key client.ObjectKey) (bool, error) {
 	record, err := index.Get[v1alpha1.FixedIP](ctx, c.Cached, key)
 	if err != nil || record == nil {
@@ -206,10 +207,11 @@ func (c *Controller) workloadsOf(ctx context.Context, identities []client.Object
 	return found
 }
 
-// confirm decides about each identity again, from objects. gone contains the workloads that the API server did not find at the
-// time at which the pods in objects were listed; such a workload counts as deleted unless the cache has it. If the decision is
-// still to release the addresses of the identity on the node, the result contains the FixedIP of the identity; confirm deletes
-// the FixedIP first if it is not being deleted yet. Key: the owner in the pool. confirm adds the other identities to c.Again.
+// confirm decides about each identity again, from objects. gone contains the workloads that the API server did not find at
+// about the time at which the pods in objects were listed; such a workload counts as deleted unless the cache has it. If the
+// decision is still to release the addresses of the identity on the node, the result contains the FixedIP of the identity;
+// confirm deletes the FixedIP first if it is not being deleted yet. Key: the owner in the pool. confirm adds the other
+// identities to c.Again.
 func (c *Controller) confirm(ctx context.Context, objects nodeReader, gone sets.Set[objectKey], identities []client.ObjectKey) (map[string]*v1alpha1.FixedIP, error) {
 	reader := gather.Reader{Objects: objects, Workload: func(ctx context.Context, gk schema.GroupKind, namespace, name string) (*identity.Workload, error) {
 		key := objectKey{gk, namespace, name}

@@ -205,8 +205,8 @@ func (s *stage) end(pod *corev1.Pod) {
 }
 
 // TestBatchWaitsForTerminatingPods checks that a batch is written in one patch, and when: after quietWindow if no pod whose
-// address will be released is terminating on the node; otherwise when the last such pod is removed, and joinWindow after the
-// last identity joined at the latest. The address of a pod that still exists on the node is not released.
+// address may be released is terminating on the node; otherwise when the last such pod is removed, and joinWindow after the
+// last identity joined at the latest. The address of a pod that still exists, on any node, is not released.
 func TestBatchWaitsForTerminatingPods(t *testing.T) {
 	existing := controllertest.Objects(controllertest.Record(0, false), controllertest.Record(1, false), controllertest.Record(2, false))
 	ending := func(i int) *corev1.Pod {

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package release releases all addresses of identities on a node, with one write for all identities that release addresses
-// there at about the same time. The controller of FixedIPs itself releases slots, moved addresses and single entries.
+// there at about the same time. The controller of FixedIPs itself releases slots, moved addresses, single entries, and claims
+// without a FixedIP.
 //
 // Every release is decided twice:
 //

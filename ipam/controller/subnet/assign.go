@@ -247,8 +247,8 @@ func (c *Controller) exists(ctx context.Context, name string) (bool, error) {
 }
 
 // Take makes a node inherit those of the orphaned subnets o that are needed. inheritor and h describe that node. If the node of
-// o still exists, Take changes nothing and returns no subnets. If another controller changed one of the NodeSubnets, Take
-// returns ErrChanged; the NodeSubnets that Take changed before still name the node of h.
+// o still exists, Take changes nothing and returns no subnets. If another controller changed one of the NodeSubnets, the error
+// matches ErrChanged; the NodeSubnets that Take changed before still name the node of h.
 func (c *Controller) Take(ctx context.Context, o subnetplan.OrphanedSubnets, inheritor subnetplan.CandidateNode, h subnetplan.Assignee) (taken []subnetplan.Subnet, err error) {
 	// The NodeSubnets were read before this check: if another controller has written one since then, bind fails.
 	if present, err := c.exists(ctx, o.Node); err != nil || present {

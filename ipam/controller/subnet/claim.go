@@ -263,7 +263,7 @@ func (c *Controller) List(ctx context.Context) ([]subnetplan.Subnet, error) {
 func (c *Controller) Count(ctx context.Context) (orphaned int, claimed []netip.Prefix) {
 	list, err := c.List(ctx)
 	if err != nil {
-		klog.FromContext(ctx).Error(err, "Failed to count orphaned subnets")
+		klog.FromContext(ctx).Error(err, "Failed to list the NodeSubnets; the metrics of subnets do not count them in this scrape")
 	}
 	for _, s := range list {
 		if !s.OrphanedSince.IsZero() && len(c.Ledger.ReservationsIn(s.CIDR)) > 0 {

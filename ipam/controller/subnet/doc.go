@@ -23,7 +23,7 @@
 // # Why two controllers never assign overlapping subnets
 //
 // For a moment two processes may act as the leader, and several workers of one process assign subnets at once. Each
-// of them creates its claim before it lists all claims. So the one that creates the later of two overlapping claims
+// worker creates its claim before it lists all claims. So the worker that creates the later of two overlapping claims
 // sees the earlier claim, even if their mask sizes differ. Claims of the same CIDR have the same name, so only one of
 // them can be created.
 //

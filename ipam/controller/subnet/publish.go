@@ -271,7 +271,7 @@ func (c *Controller) running(ctx context.Context, node string) ([]subnetplan.Run
 			// Our scheduler has claimed an address for the pod, and no FixedIP has the name of the pod: the address is not
 			// recorded yet, or the pod has a slot. The address of a pod of another scheduler, of an unknown workload or with
 			// an invalid annotation gets a dynamic entry or, on a strict node, the entry of an unreserved pod, unless a
-			// FixedIP reserves the address.
+			// FixedIP reserves the address. The workload of a pod of a ReplicaSet is unknown here.
 			r.Fixed = ptr.To(id.Entry())
 		}
 		running = append(running, r)
@@ -282,7 +282,8 @@ func (c *Controller) running(ctx context.Context, node string) ([]subnetplan.Run
 // pageSize is the number of objects in one page of a list. It limits the number of complete objects in memory.
 const pageSize = 500
 
-// each calls visit for each object of a kind. It lists the objects at the API server in pages of one resource version.
+// each calls visit for each object of a kind. It lists the objects at the API server in pages of one resource version. If that
+// version expires before the last page, each returns an error, and visit was called for the objects of the earlier pages.
 func each[T runtime.Object](ctx context.Context, api client.Reader, list client.ObjectList, visit func(T)) error {
 	pages := pager.ListPager{PageSize: pageSize, FullListIfExpired: true, PageFn: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		page := list.DeepCopyObject().(client.ObjectList)

@@ -268,7 +268,7 @@ func (c *Controller) waitsFor(o subnetplan.OrphanedSubnets, k reservation.Addres
 	if c.FromNode {
 		return message
 	}
-	// One of the subnets contains each address in o.Reserved.
+	// Each address in o.Reserved is in one of the subnets.
 	i := slices.IndexFunc(o.Subnets, func(s subnetplan.Subnet) bool { return s.CIDR.Contains(k.Addr) })
 	field := "spec.successor of NodeSubnet " + address.SubnetName(o.Subnets[i].CIDR)
 	if o.Node == "" {

@@ -22,8 +22,9 @@ import (
 // maxBinds is the maximum number of bound pods without an address whose times are measured.
 const maxBinds = 10_000
 
-// binds measures the time from the watch event that shows the bind of a pod to the one that shows an address in its status. It
-// uses the clock of this process, and no timestamps of the API server. The zero value is empty and ready for use.
+// binds measures the time between two watch events of a pod: the event that shows its bind, and the event that shows an address
+// in its status. It uses the clock of this process, and no timestamps of the API server. The zero value is empty and ready for
+// use.
 type binds struct {
 	mu sync.Mutex
 	// at contains the time at which the watch showed that a pod was bound. Key: the UID of the pod. It has at most maxBinds
@@ -72,7 +73,8 @@ func (h bindHandler) Delete(ctx context.Context, e event.DeleteEvent, q workqueu
 	h.EventHandler.Delete(ctx, e, q)
 }
 
-// podChanged records the time from the bind to an address for pods with a fixed address.
+// podChanged records the time from the bind to an address for pods that own a pool entry: pods with a fixed address, and the
+// unreserved pods of strict nodes.
 func (c *Controller) podChanged(before, after *corev1.Pod) {
 	took, measured := c.binds.changed(before, after, c.Clock.Now())
 	if measured && len(c.Ledger.Held(keyOf(after))) > 0 {

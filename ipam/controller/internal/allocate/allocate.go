@@ -61,7 +61,8 @@ func (l *Allocator) Withdraw(ctx context.Context, r Request) error {
 
 // Allocate writes the entries of all addresses or, if one entry cannot be written, none of them. For addresses in cooldown,
 // Request.Seen has to contain the entries for which the evidence was sufficient. The error matches gather.ErrSuperseded if the
-// pool or the pod has changed, or the error of Check if Check failed.
+// pool or the pod has changed, or the error of Check if Check failed. If the pod has changed during the write, only the edits
+// that write names are undone, and the other new entries remain.
 func (l *Allocator) Allocate(ctx context.Context, r Request) error {
 	return l.write(ctx, r, func(n pool.NodePool) ([]pool.EntryChange, error) {
 		return reclaim.AllocateEntries(n, r.Addrs, r.Entry, func(a netip.Addr) bool {
@@ -104,8 +105,9 @@ func (l *Allocator) write(ctx context.Context, r Request, decide func(n pool.Nod
 	return nil
 }
 
-// stillRuns reads the pod from the API server. It returns gather.ErrSuperseded if the pod was replaced or no longer runs
-// with one of the addresses that it ran with.
+// stillRuns reads the pod from the API server. The error matches gather.ErrSuperseded if the pod was replaced or no longer runs
+// with one of the addresses that it ran with. If the pod ran with none of the addresses, stillRuns reads nothing and returns
+// nil.
 func (l *Allocator) stillRuns(ctx context.Context, r Request) error {
 	if !slices.ContainsFunc(r.Addrs, r.runsWith) {
 		return nil

@@ -6,7 +6,8 @@
 //
 // It writes no object except events about invalid annotations. If the objects are not sufficient evidence, it makes
 // barrier requests (Prove). Pools always come from the ledger: this is safe because each write has the entries of the
-// decision as a precondition.
+// decision as a precondition. The other pods and FixedIPs that have an address, and the node of its subnet, always come from
+// the ledger and the caches (homes.go).
 package gather
 
 import (
@@ -105,7 +106,8 @@ func (r Reader) slots(ctx context.Context, namespace, resource string) ([]v1alph
 
 // Identity returns the state of the identity with the namespace and the name of a pod. ok is false if the identity
 // has neither a FixedIP nor entries, or if the workload of its entries cannot be determined. ok is also false if the
-// FixedIP or the entries are those of a slot: Slots returns the state of slots.
+// FixedIP or the entries are those of a slot: Slots returns the state of slots. The error matches workloads.ErrUnknown if it
+// is not known whether the workload exists.
 func (g *Gatherer) Identity(ctx context.Context, from Reader, key client.ObjectKey) (s reclaim.State, ok bool, err error) {
 	owner := pool.OwnerKey(key.Namespace, key.Name)
 	s = reclaim.State{
@@ -189,7 +191,8 @@ func (g *Gatherer) Identity(ctx context.Context, from Reader, key client.ObjectK
 }
 
 // Slots returns the states of all slots of a workload. key.Name is "Kind/name" of the workload, as in pool entries. The number
-// of slots that the workload needs can only be decided for all of them together.
+// of slots that the workload needs can only be decided for all of them together. Slots returns nil if the workload has no slot
+// or its kind is not configured. The error matches workloads.ErrUnknown if it is not known whether the workload exists.
 func (g *Gatherer) Slots(ctx context.Context, from Reader, key client.ObjectKey) ([]reclaim.State, error) {
 	label, name, _ := strings.Cut(key.Name, "/")
 	kind, ok := g.Kinds.Labelled(label)
@@ -268,8 +271,8 @@ func (g *Gatherer) ownWorkload(s *reclaim.State) {
 	if failover, err := identity.Failover(s.Pod.Annotations, nil); err != nil {
 		g.Events.Eventf(s.Pod, nil, corev1.EventTypeWarning, "InvalidAnnotation", "ReadFailover", "%v; a FixedIP of the pod keeps its failover policy, and a new one gets the default", err)
 	} else if failover != "" {
-		// Without the annotation, the FixedIP keeps the policy that a user has set in spec.failover: the next bare pod of the name
-		// has no annotation either.
+		// Without the annotation, the FixedIP keeps the policy in spec.failover, which a user may have set: kubectl fixedip move
+		// does that. The next bare pod with the same name usually lacks the annotation too.
 		s.Workload.Failover = &failover
 	}
 	policy, err := identity.Reclaim(identity.NamedReclaim(), s.Pod.Annotations)
@@ -291,8 +294,8 @@ func Object(w *identity.Workload) runtime.Object {
 	}
 }
 
-// reports adds to the state the held addresses that agents report as used, and a blocker for each of them that another pod
-// or the node itself uses.
+// reports adds to the state the held addresses that agents report as used, and a blocker for each of them that is reported for
+// another pod or for the node itself. A use that is reported without an owner is no blocker.
 func (g *Gatherer) reports(owner string, s *reclaim.State) {
 	for _, h := range s.Held {
 		n, _ := g.Ledger.Node(h.Node)

@@ -68,8 +68,8 @@ func TestReports(t *testing.T) {
 	}
 }
 
-// TestHomeMissing checks that homeMissing returns the home node of a deleted FixedIP whose address may be on another
-// node, if the home Node exists and has no CiliumNode. Seed 217105 of the model.
+// TestHomeMissing checks that homeMissing returns the home node of a FixedIP that is being deleted and whose address may be on
+// another node, if the home Node exists and has no CiliumNode with the subnet. Seed 217105 of the model.
 func TestHomeMissing(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*v1alpha1.FixedIP)
@@ -113,8 +113,8 @@ func TestHomeMissing(t *testing.T) {
 	}
 }
 
-// TestOtherFixedIP checks that a claim without a FixedIP yields to the FixedIP of another pod, and not to one that is being
-// deleted or names the pod of the claim. Seed 2926550768 of the model.
+// TestOtherFixedIP checks that otherFixedIP returns the FixedIP of another pod that names an address of a claim without a
+// FixedIP. It returns no FixedIP that is being deleted or that names the pod of the claim. Seed 2926550768 of the model.
 func TestOtherFixedIP(t *testing.T) {
 	const owner = "db/mysql-0"
 	a := netip.MustParseAddr("10.0.1.6")

@@ -40,8 +40,9 @@ func (e *NotProvedError) Error() string { return "the evidence is not sufficient
 const minRetry = 5 * time.Second
 
 // RetryAfter returns the time after which Prove should be called again: the age of the answer, at least minRetry. If a pod on
-// the node is the reason, the interval therefore doubles each time, because a pod that cannot start may have no address for
-// hours. If the agent reports one of the addresses as used, Answered is the current time and the interval is minRetry.
+// the node is the reason, Answered stays the same, so that the interval doubles each time. A pod that cannot start may have no
+// address for hours. If the agent reports one of the addresses as used, Answered is the current time and the interval is
+// minRetry.
 func (e *NotProvedError) RetryAfter(now time.Time) time.Duration {
 	return max(minRetry, now.Sub(e.Answered))
 }

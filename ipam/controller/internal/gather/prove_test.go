@@ -48,7 +48,8 @@ func (a *countingAgents) Ask(_, key string, _ func()) (agentview.Evidence, time.
 func (a *countingAgents) Forget(_, key string) { delete(a.answered, key) }
 
 // TestProveOfUsedAddress checks that an address that the agent reports as used by another pod causes no repeated barrier
-// requests: each of them is a write of the CiliumNode, and a pod that cannot start may wait for hours.
+// requests: each of them is a write of the CiliumNode, and a pod that cannot start may wait for hours. Requests are repeated
+// only while the report in the ledger does not show the use that the answer shows.
 func TestProveOfUsedAddress(t *testing.T) {
 	a := netip.MustParseAddr("10.0.0.7")
 	for name, c := range map[string]struct {

@@ -31,8 +31,9 @@ import (
 	"fixedip.io/fixedip/ipam/store/packed"
 )
 
-// Options returns the options of the controller's cache: the kinds that it watches, each with the transform of its
-// objects. The cache watches CiliumEndpoints only if endpoints is true.
+// Options returns the options of the controller's cache: the kinds whose objects have a transform of their own, with that
+// transform, and the transform of all other kinds, such as NodeSubnets. CiliumEndpoints are among the kinds only if endpoints
+// is true.
 func Options(adoption identity.Adoption, endpoints bool) cache.Options {
 	o := cache.Options{
 		NewInformer:      packed.NewInformer,

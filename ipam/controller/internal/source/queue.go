@@ -16,8 +16,8 @@ import (
 // Queue is the queue of a controller.
 type Queue = workqueue.TypedRateLimitingInterface[ctrl.Request]
 
-// AddWithPriority adds requests to a queue. Requests of events have priority 0. A queue without priorities ignores the
-// priority.
+// AddWithPriority adds requests to a queue. Requests of events have priority 0, except those for the objects of an initial
+// list, which have handler.LowPriority. A queue without priorities ignores the priority.
 func AddWithPriority(queue Queue, priority int, requests ...ctrl.Request) {
 	if q, ok := queue.(priorityqueue.PriorityQueue[ctrl.Request]); ok {
 		q.AddWithOpts(priorityqueue.AddOpts{Priority: &priority}, requests...)
@@ -34,8 +34,9 @@ func Workers(n int) controller.Options {
 }
 
 // requestQueue is a priority queue that releases its workers when it is shut down. The queue of controller-runtime, up to
-// v0.24, may hand an item to a worker that has ended. It then blocks forever with locks held, and the other workers block
-// on these locks. The process ends after 30 seconds with an error, and holds its lease until then (controller-runtime#3538).
+// v0.24, may hand an item to a worker that has ended. That queue then blocks forever with locks held, and the other workers
+// block on these locks. The process ends after 30 seconds with an error, and holds its lease until then
+// (controller-runtime#3538).
 type requestQueue struct {
 	priorityqueue.PriorityQueue[ctrl.Request]
 	shutDown sync.Once

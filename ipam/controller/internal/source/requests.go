@@ -34,11 +34,12 @@ import (
 // has each change before the controller reconciles it. The zero value is ready to use.
 type Requests struct {
 	mu sync.Mutex
-	// queue is nil until the controller starts. Controllers start when this replica becomes the leader.
+	// queue is nil until the source of the controller sets it (opened). Controllers start when this replica becomes the leader.
 	queue Queue
 }
 
-// Add queues the requests, or drops them if the controller has not started.
+// Add queues the requests, or drops them if the source of the controller has not set the queue yet: the initial requests or the
+// first resync of the controller cover them.
 func (f *Requests) Add(requests ...ctrl.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
