@@ -180,10 +180,14 @@ func run(o *options, changed func(flag string) bool, started func()) error {
 }
 
 // needs returns the rights that the settings workloads and protectNodesFrom require. Those for StatefulSets are always
-// among them. A dry run does not need the right for protectNodesFrom.
+// among them, and those to watch ReplicaSets if a kind has slots. A dry run does not need the right for protectNodesFrom.
 func needs(cfg ipamconfig.Config) (list []rights.Need) {
-	for _, k := range identity.NewKinds(cfg.Workloads...).All() {
+	kinds := identity.NewKinds(cfg.Workloads...)
+	for _, k := range kinds.All() {
 		list = append(list, rights.Need{Kind: k.GroupKind(), Verbs: []string{"get", "list", "watch"}, Setting: "workloads"})
+	}
+	if kinds.ResolveReplicaSets() {
+		list = append(list, rights.Need{Kind: identity.ReplicaSets, Verbs: []string{"list", "watch"}, Setting: "workloads"})
 	}
 	if len(cfg.ProtectNodesFrom) > 0 && !cfg.DryRun {
 		list = append(list, rights.Need{Kind: corev1.SchemeGroupVersion.WithKind("Node").GroupKind(), Verbs: []string{"patch"}, Setting: "protectNodesFrom"})

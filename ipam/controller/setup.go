@@ -197,6 +197,9 @@ func newDependencies(ctx context.Context, mgr ctrl.Manager, cfg config.Config) (
 		ownerKinds = append(ownerKinds, k.GroupKind())
 	}
 	owners := workloads.New(dynamicClient, mgr.GetRESTMapper(), ownerKinds...)
+	if kinds.ResolveReplicaSets() {
+		owners.WatchForControllers(identity.ReplicaSets)
+	}
 	if err := mgr.Add(owners); err != nil {
 		return nil, fmt.Errorf("add the watches of workloads to the manager: %w", err)
 	}

@@ -16,6 +16,7 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -119,6 +120,7 @@ func TestG18OtherOwners(t *testing.T) {
 	e.part("custom resource", (*env).customResource)
 	e.part("Deployment, updated", (*env).deploymentUpdated)
 	e.part("Deployment, scaled and deleted", (*env).deploymentScaled)
+	e.part("Deployment, slot lost", (*env).deploymentLost)
 	e.part("Deployment without the annotation", (*env).deploymentWithoutSlots)
 }
 
@@ -336,6 +338,26 @@ func (e *env) deploymentScaled() {
 			e.t.Errorf("pod %s has %s, want another address than the released one", r.Pod, r.Address)
 		}
 	}
+	e.deploymentGone()
+}
+
+// deploymentLost checks that a pod of a Deployment that runs without its entry and without a FixedIP gets a slot again: after the
+// controller died between the release of a slot and its confirmation, the scheduler may have bound a pod because of the old
+// entry. Only the ReplicaSet shows that the pod belongs to the Deployment.
+func (e *env) deploymentLost() {
+	e.create(deployment("shop", 1))
+	pods := e.awaitReplicas(nil, 1)
+	e.must(e.controller.Kill())
+	for _, r := range e.witness.Records(namespace) {
+		lost := r.DeepCopy()
+		e.must(e.api.Patch(within(e.t), lost, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))
+		e.delete(lost)
+	}
+	for _, pod := range pods {
+		e.patchCiliumNode(pod.Node, fmt.Sprintf(`{"spec":{"ipam":{"pool":{%q:null}}}}`, pod.Address))
+	}
+	e.must(e.controller.Restart(within(e.t)))
+	e.awaitReplicas(nil, 1)
 	e.deploymentGone()
 }
 

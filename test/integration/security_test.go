@@ -137,7 +137,7 @@ func (e *env) leastPrivilege() {
 	used := map[string][]string{
 		"fixedip-controller": slices.Concat(
 			each("get,list,watch", "", "nodes"), each("get,list,watch", "", "pods"), each("create", "", "pods/eviction"), each("get", "", "persistentvolumeclaims"), each("get", "", "persistentvolumes"),
-			each("get,list,watch", "apps", "statefulsets"), each("get,list,watch", "apps", "deployments"),
+			each("get,list,watch", "apps", "statefulsets"), each("get,list,watch", "apps", "deployments"), each("list,watch", "apps", "replicasets"),
 			each("get,list,watch,patch", "cilium.io", "ciliumnodes"), each("patch", "cilium.io", "ciliumnodes/status"),
 			each("get,list,watch,patch,delete", "cilium.io", "ciliumendpoints"),
 			each("get,list,watch,create,update,delete", "fixedip.io", "fixedips"), each("update", "fixedip.io", "fixedips/status"), each("list,watch,create,update,delete", "fixedip.io", "nodesubnets"), each("update", "fixedip.io", "nodesubnets/status"),

@@ -64,6 +64,9 @@ func TestChartValues(t *testing.T) {
 					}
 				}
 			}
+			if !grants(t, objects, "fixedip-controller", "watch", "apps", "replicasets") {
+				t.Error("ClusterRole fixedip-controller does not grant the right to watch ReplicaSets, which name the Deployments of pods")
+			}
 		}},
 		"Cilium in another namespace": {`ciliumConfig: cilium/cilium-settings`, func(t *testing.T, objects installed) {
 			if text := configMap(t, objects)["scheduler.yaml"]; !strings.Contains(text, "\n      ciliumConfig: cilium/cilium-settings\n") {

@@ -74,8 +74,8 @@ func (c *Controller) unreserved(h ledger.NodeAddresses, node string) bool {
 }
 
 // ifLost returns the request for a pod that has lost its entry, or for which the cache could not be read; none for
-// other pods. It returns none for a pod of a ReplicaSet that c.Workloads does not know, because the identity of the pod is
-// unknown then.
+// other pods. It returns none for a pod of a ReplicaSet that c.Workloads has not seen yet, because the identity of the pod is
+// unknown then; the next resync checks the pod again.
 func (c *Controller) ifLost(ctx context.Context, obj client.Object) []ctrl.Request {
 	pod := obj.(*corev1.Pod)
 	id, ours := c.Adoption.Placed(pod, c.Kinds, c.Workloads.Controller)

@@ -271,7 +271,8 @@ func (c *Controller) running(ctx context.Context, node string) ([]subnetplan.Run
 			// Our scheduler has claimed an address for the pod, and no FixedIP has the name of the pod: the address is not
 			// recorded yet, or the pod has a slot. The address of a pod of another scheduler, of an unknown workload or with
 			// an invalid annotation gets a dynamic entry or, on a strict node, the entry of an unreserved pod, unless a
-			// FixedIP reserves the address. The workload of a pod of a ReplicaSet is unknown here.
+			// FixedIP reserves the address. So does the address of a pod of a ReplicaSet, whose workload is unknown here:
+			// unless its slot has been recorded, the controller adopt evicts the pod.
 			r.Fixed = ptr.To(id.Entry())
 		}
 		running = append(running, r)

@@ -186,6 +186,13 @@ func (k Kinds) Slots() bool {
 	return found
 }
 
+// ResolveReplicaSets reports whether ReplicaSets have to be watched although they are not configured: a pod of a Deployment, or
+// of another kind with slots, names only its ReplicaSet, and the ReplicaSet names the workload.
+func (k Kinds) ResolveReplicaSets() bool {
+	_, configured := k.Of(ReplicaSets)
+	return k.Slots() && !configured
+}
+
 func (k Kinds) find(is func(Kind) bool) (Kind, bool) {
 	i := slices.IndexFunc(k.list, is)
 	if i < 0 {

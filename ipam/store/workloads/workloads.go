@@ -52,6 +52,8 @@ type Store struct {
 	client dynamic.Interface
 	mapper meta.RESTMapper
 	kinds  []schema.GroupKind
+	// controllersOnly are the kinds that only Controller uses. They are not in kinds.
+	controllersOnly []schema.GroupKind
 
 	mu sync.RWMutex
 	// informers contains the informers in use, which are never removed. Key: the kind.
@@ -71,6 +73,12 @@ func New(client dynamic.Interface, mapper meta.RESTMapper, kinds ...schema.Group
 	return &Store{client: client, mapper: mapper, kinds: kinds, informers: map[schema.GroupKind]workloadInformer{}}
 }
 
+// WatchForControllers makes Start watch the workloads of a further kind, only for Controller: Get and Live return ErrUnknown for
+// them, and handlers are not called. Call it before Start.
+func (s *Store) WatchForControllers(gk schema.GroupKind) {
+	s.controllersOnly = append(s.controllersOnly, gk)
+}
+
 // AddHandler registers a function that is called for each new, changed and deleted workload, after the Store contains the
 // change. A change of fields that identity.Workload does not have causes no call. Call AddHandler before Start and UseInformer.
 func (s *Store) AddHandler(f func(before, after *identity.Workload)) {
@@ -80,7 +88,11 @@ func (s *Store) AddHandler(f func(before, after *identity.Workload)) {
 // UseInformer makes the Store use an existing informer for a kind. The caller runs the informer, and calls UseInformer
 // before Start.
 func (s *Store) UseInformer(gk schema.GroupKind, informer toolscache.SharedIndexInformer) error {
-	registration, err := informer.AddEventHandler(watch.Handler(s.notify))
+	notify := s.notify
+	if slices.Contains(s.controllersOnly, gk) {
+		notify = func(_, _ any) {}
+	}
+	registration, err := informer.AddEventHandler(watch.Handler(notify))
 	if err != nil {
 		return fmt.Errorf("add an event handler for %s: %w", gk, err)
 	}
@@ -94,7 +106,7 @@ func (s *Store) UseInformer(gk schema.GroupKind, informer toolscache.SharedIndex
 // Store (manager.Runnable), on every replica.
 func (s *Store) Start(ctx context.Context) error {
 	var watches sync.WaitGroup
-	for _, gk := range s.kinds {
+	for _, gk := range slices.Concat(s.kinds, s.controllersOnly) {
 		s.mu.RLock()
 		_, used := s.informers[gk]
 		s.mu.RUnlock()
@@ -154,6 +166,14 @@ func workloadOf(obj any) *identity.Workload {
 	return nil
 }
 
+// configured returns what find returns; ErrUnknown if the kind is watched only for Controller.
+func (s *Store) configured(gk schema.GroupKind, namespace, name string) (*workloadObject, error) {
+	if slices.Contains(s.controllersOnly, gk) {
+		return nil, fmt.Errorf("%s %s/%s: %w", gk, namespace, name, ErrUnknown)
+	}
+	return s.find(gk, namespace, name)
+}
+
 // find returns a workload, or nil if the workload does not exist. It returns ErrUnknown if the kind is not watched, or if
 // the cache does not have the workload and has not synced yet. A workload that the cache has is returned even before the
 // cache has synced, so that event handlers find the workload of their event.
@@ -187,7 +207,7 @@ func (s *Store) Synced(gk schema.GroupKind) bool {
 // Get returns a workload from the cache of its informer, or nil if the workload does not exist. It returns ErrUnknown if the
 // existence of the workload is not known.
 func (s *Store) Get(gk schema.GroupKind, namespace, name string) (*identity.Workload, error) {
-	o, err := s.find(gk, namespace, name)
+	o, err := s.configured(gk, namespace, name)
 	if err != nil || o == nil {
 		return nil, err
 	}
@@ -197,7 +217,7 @@ func (s *Store) Get(gk schema.GroupKind, namespace, name string) (*identity.Work
 // Live reads a workload from the API server. It returns nil if the API server responds that the object does not exist, and
 // ErrUnknown if Get returns ErrUnknown or the API server does not serve the resource.
 func (s *Store) Live(ctx context.Context, gk schema.GroupKind, namespace, name string) (*identity.Workload, error) {
-	if _, err := s.find(gk, namespace, name); err != nil {
+	if _, err := s.configured(gk, namespace, name); err != nil {
 		return nil, err
 	}
 	mapping, err := s.mapper.RESTMapping(gk)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -102,6 +103,39 @@ func (l late) RESTMapping(gk schema.GroupKind, versions ...string) (*meta.RESTMa
 		return nil, &meta.NoKindMatchError{GroupKind: gk}
 	}
 	return l.RESTMapper.RESTMapping(gk, versions...)
+}
+
+// TestWatchForControllers checks that a kind that is watched only for Controller stays unknown to Get and Live, and calls no
+// handlers.
+func TestWatchForControllers(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	gvk := appsv1.SchemeGroupVersion.WithKind("ReplicaSet")
+	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{gvk.GroupVersion()})
+	mapper.Add(gvk, meta.RESTScopeNamespace)
+	web := object("apps/v1", "ReplicaSet", "web-5d", nil, func(o *unstructured.Unstructured) {
+		o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "uid-web", Controller: ptr.To(true)}})
+	})
+	s := New(fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{appsv1.SchemeGroupVersion.WithResource("replicasets"): "ReplicaSetList"}, web), mapper)
+	s.WatchForControllers(gvk.GroupKind())
+	s.AddHandler(func(_, after *identity.Workload) { t.Errorf("the handler is called for %v", after) })
+	done := make(chan struct{})
+	go func() { defer close(done); _ = s.Start(ctx) }()
+	err := wait.PollUntilContextCancel(ctx, 10*time.Millisecond, true, func(context.Context) (bool, error) {
+		by, seen := s.Controller("db", metav1.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web-5d", UID: "uid-web-5d"})
+		return seen && by != nil && by.UID == "uid-web", nil
+	})
+	if err != nil {
+		t.Errorf("waiting until the controller of the ReplicaSet is known: %v", err)
+	}
+	if w, err := s.Get(gvk.GroupKind(), "db", "web-5d"); w != nil || !errors.Is(err, ErrUnknown) {
+		t.Errorf("Get: got %v, error %v; want %v", w, err, ErrUnknown)
+	}
+	if w, err := s.Live(ctx, gvk.GroupKind(), "db", "web-5d"); w != nil || !errors.Is(err, ErrUnknown) {
+		t.Errorf("Live: got %v, error %v; want %v", w, err, ErrUnknown)
+	}
+	cancel()
+	<-done
 }
 
 // TestKindInstalledLater checks that the workloads of a kind whose API is not installed are unknown, and not deleted, and
