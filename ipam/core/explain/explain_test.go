@@ -215,6 +215,9 @@ func TestFindings(t *testing.T) {
 		"waiting for a node that is not ready": {func(w *world) { w.unplaced(); w.Nodes["node-1"].Status.Conditions = nil }, []explain.Finding{
 			wrong("Address 10.0.1.6 of the pod belongs to node node-1, which is not ready", "repair that node; or "+failoverHelp),
 		}},
+		"waiting for a node that is being deleted": {func(w *world) { w.unplaced(); w.Nodes["node-1"].DeletionTimestamp = &metav1.Time{Time: now} }, []explain.Finding{
+			ok("Address 10.0.1.6 of the pod belongs to node node-1, which is being deleted"),
+		}},
 		"waiting for a deleted node": {func(w *world) { w.unplaced(); delete(w.Nodes, "node-1") }, []explain.Finding{
 			wrong("Address 10.0.1.6 of the pod belongs to node node-1, which does not exist", "add a node with that name; or "+failoverHelp),
 		}},

@@ -347,6 +347,8 @@ func (e *explanation) ownerNode(what string) {
 	switch {
 	case e.Nodes == nil:
 		e.fine("%s %s; the state of the node is unknown", what, e.whereabouts())
+	case help == "" && !nodeutil.IsSchedulable(node):
+		e.fine("%s%s", text, nodeIs(node))
 	case help == "":
 		e.fine("%sis ready and not cordoned", text)
 	case !e.isSlot() && (failover == v1alpha1.Migrate || failover == v1alpha1.Reassign):
