@@ -233,6 +233,7 @@ workloads: [{apiGroup: apps, kind: Deployment, identity: Slot}]
 // TestErrorSource checks that an error about a value names the flag that has set it and the source of the flag, or the field and
 // the file.
 func TestErrorSource(t *testing.T) {
+	const noIPv4 = "--enable-ipv6: Invalid value: false: nodes and pods would get IPv4 addresses only, but there is no IPv4 CIDR; set --cluster-pool-ipv4-cidr, or set --enable-ipv6 to true"
 	for name, c := range map[string]struct {
 		given
 		want string
@@ -243,6 +244,12 @@ func TestErrorSource(t *testing.T) {
 		"an invalid value of a flag": {given{args: []string{"--cluster-pool-ipv4-cidr=10.0.0.0/16", "--min-free-ips=1"}}, "--min-free-ips: Invalid value: 1: must be at least 2: a Cilium agent with health checks does not start with a smaller pool"},
 		"mask size of a flag": {given{args: []string{"--cluster-pool-ipv4-cidr=10.0.0.0/16", "--cluster-pool-ipv6-cidr=fd00::/48", "--cluster-pool-ipv6-mask-size=47"}},
 			"--cluster-pool-ipv6-mask-size: Invalid value: 47: mask size 47 is smaller than that of the CIDR fd00::/48: a subnet would be larger than the cluster pool"},
+		"IPv6 is disabled, and there is only an IPv6 CIDR": {given{args: []string{"--cluster-pool-ipv6-cidr=fd00::/48", "--enable-ipv6=false"}}, noIPv4},
+		"IPv6 is disabled by the defaults of the guide, and there is only an IPv6 CIDR": {given{args: []string{"--cluster-pool-ipv6-cidr=fd00::/48", "--ipRateNum=8"}},
+			noIPv4 + " (from the default of --enableIPv6)"},
+		"IPv6 is disabled, and the file has only an IPv6 CIDR": {given{args: []string{"--enable-ipv6=false"}, file: head + "subnets: {clusterPools: [{cidr: \"fd00::/48\"}]}\n"}, noIPv4},
+		"the families of the file, and only an IPv6 CIDR by a flag": {given{args: []string{"--cluster-pool-ipv6-cidr=fd00::/48"}, file: head + "ipFamilies: [IPv4]\n"},
+			`--config config.yaml: ipFamilies[0]: Invalid value: "IPv4": subnets.clusterPools has no IPv4 CIDR; add one, or remove IPv4 from ipFamilies`},
 		"overlapping CIDRs in the file": {given{file: head + "subnets: {clusterPools: [{cidr: 10.0.0.0/16}, {cidr: 10.0.1.0/24}]}\n"},
 			`--config config.yaml: subnets.clusterPools[1].cidr: Invalid value: "10.0.1.0/24": overlaps 10.0.0.0/16`},
 		"an invalid value of a flag that overrides the file": {given{args: []string{"--failover=Move"}, file: head + "subnets: {clusterPools: [{cidr: 10.0.0.0/16}]}\nfailover: Wait\n"},

@@ -48,7 +48,7 @@ func (v *sharedValues) addFlags(fs *pflag.FlagSet) {
 	fs.IntSliceVar(&v.ipv4MaskSizes, "cluster-pool-ipv4-mask-size", []int{24}, "Prefix length of IPv4 subnets of nodes: one for all CIDRs, or one for each")
 	fs.StringSliceVar(&v.ipv6CIDRs, "cluster-pool-ipv6-cidr", nil, "IPv6 CIDRs from which nodes get their subnets")
 	fs.IntSliceVar(&v.ipv6MaskSizes, "cluster-pool-ipv6-mask-size", []int{120}, "Prefix length of IPv6 subnets of nodes: one for all CIDRs, or one for each")
-	fs.BoolVar(&v.ipv6, "enable-ipv6", true, "Give nodes IPv6 subnets from --cluster-pool-ipv6-cidr, and pods fixed IPv6 addresses. If false, nodes keep the IPv6 subnets that they have")
+	fs.BoolVar(&v.ipv6, enableIPv6, true, "Give nodes IPv6 subnets from --cluster-pool-ipv6-cidr, and pods fixed IPv6 addresses. If false, nodes keep the IPv6 subnets that they have")
 	fs.StringVar(&v.subnetSource, "subnet-source", string(configuration.FromClusterPools), "Source of the subnets of nodes: ClusterPool, or Node for Node.spec.podCIDRs")
 	fs.StringVar(&v.orphanedPolicy, "orphaned-subnet-policy", string(subnetplan.Inherit), "Policy for a subnet with FixedIPs whose node is gone: Inherit (another node takes over the subnet), Hold (no other node takes it over) or Free (the FixedIPs are deleted). With Hold too, a node that is named as successor takes the subnet over, and another node may if the failover policy of an IP in it is Migrate. With --subnet-source=Node, Inherit acts like Hold")
 	fs.DurationVar(&v.orphanedGracePeriod, "orphaned-subnet-grace-period", configuration.DefaultOrphanedGracePeriod, "Time that an orphaned subnet waits for its node before --orphaned-subnet-policy applies, and before a subnet without FixedIPs is released. If the failover policy of an IP in the subnet is Migrate, a node that already has a subnet waits at most 10s before it may inherit the orphaned subnet")
@@ -66,6 +66,9 @@ func (v *sharedValues) addFlags(fs *pflag.FlagSet) {
 
 // clusterPools is the path of the field with the cluster pools, which four flags set.
 const clusterPools = "subnets.clusterPools"
+
+// enableIPv6 is the flag that sets the field ipFamilies.
+const enableIPv6 = "enable-ipv6"
 
 // sharedFlags are the flags that set fields of the configuration. They are applied in this order, because the effect of
 // some depends on fields that earlier flags set.
@@ -91,7 +94,7 @@ var sharedFlags = []struct {
 		c.Subnets.Source = configuration.SubnetSource(v.subnetSource)
 		return nil
 	}},
-	{"enable-ipv6", "ipFamilies", func(c *configuration.Configuration, v sharedValues) error {
+	{enableIPv6, "ipFamilies", func(c *configuration.Configuration, v sharedValues) error {
 		switch {
 		case !v.ipv6:
 			c.IPFamilies = []string{address.IPv4.String()}
@@ -226,11 +229,16 @@ func (o *options) located(e *field.Error, c configuration.Configuration, changed
 			}
 		}
 	}
-	if flag != "" {
-		return fmt.Errorf("--%s: %s", flag, e.ErrorBody())
+	switch flag {
+	case "":
+		e.Field = inFile
+		return fmt.Errorf("--config %s: %w", o.configFile, e)
+	case enableIPv6:
+		// The user has not written ipFamilies, which e names. Only the value false can cause an error: it sets ipFamilies to
+		// IPv4, and the cluster pools have no IPv4 CIDR.
+		return fmt.Errorf("--%s: Invalid value: false: nodes and pods would get IPv4 addresses only, but there is no IPv4 CIDR; set --%s, or set --%[1]s to true", flag, poolFlag(address.IPv4, "cidr"))
 	}
-	e.Field = inFile
-	return fmt.Errorf("--config %s: %w", o.configFile, e)
+	return fmt.Errorf("--%s: %s", flag, e.ErrorBody())
 }
 
 // poolSource returns the source of the value at path in the configuration: the flag whose value or default applies or, if

@@ -92,7 +92,8 @@ Exit code 0: every selected pod can be adopted. 1: a selected pod cannot be adop
 func (c *cluster) adoptionReport(ctx context.Context, o adoption) (r adoptionReport, err error) {
 	settings, unread := c.configuration(ctx, o.source)
 	in := conformance.AdoptionInputs{Kinds: identity.NewKinds(settings.Workloads...)}
-	in.Adoption = identity.Adoption{ExcludeDBBranch: o.excludeBranch, Schedulers: settings.SchedulerNames}
+	// If the configuration cannot be read, its families are unknown, and the preview is for both.
+	in.Adoption = identity.Adoption{ExcludeDBBranch: o.excludeBranch, Schedulers: settings.SchedulerNames, IPv4Only: unread == nil && settings.IPv4Only()}
 	switch {
 	case o.all:
 		in.Adoption.Selector = labels.Everything()

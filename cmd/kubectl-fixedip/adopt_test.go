@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"fixedip.io/fixedip/ipam/core/conformance"
 	"fixedip.io/fixedip/test/gen"
 )
 
@@ -79,6 +80,50 @@ fixedip-scheduler, so that the pods return to their nodes when they start again.
 			}
 			if diff := cmp.Diff(c.want, out.String()); diff != "" {
 				t.Errorf("output (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestAdoptedFamilies checks that the preview ignores the IPv6 addresses of pods if the configuration has IPv4 addresses only, as
+// the controller does.
+func TestAdoptedFamilies(t *testing.T) {
+	node := pooled(map[string]string{"10.0.1.7": "", "fd00:1::7": "db/x-0 db/StatefulSet/x", "fd00:1::8": ""})
+	node.Spec.IPAM.PodCIDRs = append(node.Spec.IPAM.PodCIDRs, "fd00:1::/120")
+	run := func(name string, ips ...string) *corev1.Pod {
+		return gen.Pod(name, gen.On("node-1", ips...), gen.Running, gen.Controlled("web", "1"), func(p *corev1.Pod) { p.Spec.SchedulerName = "default-scheduler" })
+	}
+	const bothPools = "subnets: {clusterPools: [{cidr: 10.0.0.0/16}, {cidr: \"fd00::/48\"}]}\n"
+	both := []conformance.AdoptedPod{
+		{Pod: "db/web-0", Node: "node-1", IPs: []string{"10.0.1.7", "fd00:1::7"}, Outcome: conformance.AdoptionBlocked, Reason: "IP fd00:1::7 on node node-1 belongs to pod db/x-0"},
+		{Pod: "db/web-1", Node: "node-1", IPs: []string{"fd00:1::8"}, Outcome: conformance.Adopted},
+	}
+	ipv4Only := []conformance.AdoptedPod{
+		{Pod: "db/web-0", Node: "node-1", IPs: []string{"10.0.1.7", "fd00:1::7"}, Outcome: conformance.Adopted},
+		{Pod: "db/web-1", Node: "node-1", IPs: []string{"fd00:1::8"}, Outcome: conformance.AdoptionBlocked, Reason: "the pod runs with fd00:1::8, and the configuration has IPv4 addresses only"},
+	}
+	for name, c := range map[string]struct {
+		config string
+		want   []conformance.AdoptedPod
+	}{
+		"both families":                    {bothPools, both},
+		"IPv4 only":                        {bothPools + "ipFamilies: [IPv4]\n", ipv4Only},
+		"cluster pools of IPv4 only":       {clusterPools, ipv4Only},
+		"the configuration cannot be read": {"", both},
+	} {
+		t.Run(name, func(t *testing.T) {
+			objects := []client.Object{node, run("web-0", "10.0.1.7", "fd00:1::7"), run("web-1", "fd00:1::8")}
+			if c.config != "" {
+				objects = append(objects, configMap(c.config))
+			}
+			cluster := fakeCluster(t, objects...)
+			cluster.namespace = "db"
+			report, err := cluster.adoptionReport(t.Context(), adoption{all: true, source: source})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(c.want, report.Pods); diff != "" {
+				t.Errorf("outcomes (-want +got):\n%s", diff)
 			}
 		})
 	}

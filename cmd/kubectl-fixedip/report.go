@@ -77,21 +77,7 @@ that failed.`,
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			files, err := report.files(plain)
-			if err != nil {
-				return err
-			}
-			if file == "-" {
-				return writeArchive(streams.Out, name, at, files)
-			}
-			if err := saveArchive(file, name, at, files); err != nil {
-				return err
-			}
-			if n := len(report.errs); n > 0 {
-				fmt.Fprintf(streams.ErrOut, "The report is incomplete; number of errors: %d. The file errors.txt in the report lists them.\n", n)
-			}
-			_, err = fmt.Fprintf(streams.Out, "The report is in %s. Look through it before you publish it.\n", file)
-			return err
+			return report.save(streams, file, name, at, plain)
 		}),
 	}
 	cmd.Flags().StringVarP(&file, "file", "f", "", "File to write, which must not exist; - writes to the standard output; default: fixedip-report-TIME.tar.gz")
@@ -138,6 +124,31 @@ func (r *report) object(path string, value any) {
 	if !r.failed(err) {
 		r.objects[path] = redact.Strip(tree)
 	}
+}
+
+// save writes the archive to a new file, or to the standard output if file is "-". folder is the folder in the archive. If
+// errors occurred while the content was collected, save says so on the standard error output.
+func (r *report) save(streams genericiooptions.IOStreams, file, folder string, at time.Time, plain bool) error {
+	files, err := r.files(plain)
+	if err != nil {
+		return err
+	}
+	if file == "-" {
+		err = writeArchive(streams.Out, folder, at, files)
+	} else {
+		err = saveArchive(file, folder, at, files)
+	}
+	if err != nil {
+		return err
+	}
+	if n := len(r.errs); n > 0 {
+		fmt.Fprintf(streams.ErrOut, "The report is incomplete; number of errors: %d. The file errors.txt in the report lists them.\n", n)
+	}
+	if file == "-" {
+		return nil
+	}
+	_, err = fmt.Fprintf(streams.Out, "The report is in %s. Look through it before you publish it.\n", file)
+	return err
 }
 
 // files returns the files of the archive. Key: the path. Names and addresses are replaced unless plain is true.

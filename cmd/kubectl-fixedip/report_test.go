@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/meta/testrestmapper"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -172,6 +173,46 @@ func TestReportGoesOn(t *testing.T) {
 	}
 	if files["objects/fixedips.yaml"] == nil || files["status.txt"] == nil || files["objects/ciliumnodes.yaml"] != nil {
 		t.Errorf("the report has the files %v, want everything but CiliumNodes", sortedKeys(files))
+	}
+}
+
+// TestSaveReport checks what the command writes for an archive in a file and for one on the standard output. It says on the
+// standard error output that a report is incomplete.
+func TestSaveReport(t *testing.T) {
+	const incomplete = "The report is incomplete; number of errors: 1. The file errors.txt in the report lists them.\n"
+	path := filepath.Join(t.TempDir(), "report.tar.gz")
+	for name, c := range map[string]struct {
+		file        string
+		errs        []error
+		out, errOut string
+	}{
+		"a file":                          {file: path, out: "The report is in " + path + ". Look through it before you publish it.\n"},
+		"a file, incomplete":              {file: path, errs: []error{errors.New("forbidden")}, out: "The report is in " + path + ". Look through it before you publish it.\n", errOut: incomplete},
+		"the standard output":             {file: "-"},
+		"the standard output, incomplete": {file: "-", errs: []error{errors.New("forbidden")}, errOut: incomplete},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out, errOut bytes.Buffer
+			r := &report{errs: c.errs}
+			if err := r.save(genericiooptions.IOStreams{Out: &out, ErrOut: &errOut}, c.file, "folder", now, false); err != nil {
+				t.Fatal(err)
+			}
+			if c.file == "-" {
+				if _, err := gzip.NewReader(&out); err != nil {
+					t.Errorf("the standard output is no gzip archive: %v", err)
+				}
+			} else {
+				if out.String() != c.out {
+					t.Errorf("got output %q, want %q", out.String(), c.out)
+				}
+				if err := os.Remove(c.file); err != nil {
+					t.Error(err)
+				}
+			}
+			if errOut.String() != c.errOut {
+				t.Errorf("got errors %q, want %q", errOut.String(), c.errOut)
+			}
+		})
 	}
 }
 

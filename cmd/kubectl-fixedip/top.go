@@ -42,7 +42,7 @@ type nodeUse struct {
 	Cooldown int `json:"cooldown"`
 	// Overlaps is another node whose subnets overlap those of this node, so that nothing is available; empty if there is none.
 	Overlaps string `json:"overlaps,omitempty"`
-	// State is that of the Node: ready, cordoned, not ready, or "does not exist".
+	// State is that of the Node: ready, cordoned, being deleted, not ready, or "does not exist".
 	State string `json:"state"`
 }
 

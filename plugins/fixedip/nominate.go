@@ -15,6 +15,8 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"fixedip.io/fixedip/plugins/fixedip/metrics"
 )
 
 const (
@@ -34,10 +36,11 @@ var candidateEvents = []fwk.ClusterEvent{
 
 // candidateChanged is the queueing hint of candidateEvents: it queues orphaned pods.
 func (p *Plugin) candidateChanged(_ klog.Logger, pod *corev1.Pod, _, _ any) (fwk.QueueingHint, error) {
-	if p.binder.IsOrphaned(pod) {
-		return fwk.Queue, nil
+	if !p.binder.IsOrphaned(pod) {
+		return fwk.QueueSkip, nil
 	}
-	return fwk.QueueSkip, nil
+	metrics.Requeued(metrics.Node)
+	return fwk.Queue, nil
 }
 
 // nominate nominates an orphaned pod to a node that passes all filters of the profile and may inherit the subnet of the

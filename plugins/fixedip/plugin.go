@@ -324,8 +324,11 @@ func (p *Plugin) nodeAdded(logger klog.Logger, pod *corev1.Pod, before, after an
 func (p *Plugin) nodeChanged(logger klog.Logger, pod *corev1.Pod, before, after any) (fwk.QueueingHint, error) {
 	old, node, err := util.As[*corev1.Node](before, after)
 	switch {
-	case err != nil, p.binder.IsOrphaned(pod):
+	case err != nil:
 		return fwk.Queue, err
+	case p.binder.IsOrphaned(pod):
+		metrics.Requeued(metrics.Node)
+		return fwk.Queue, nil
 	case old == nil || node == nil || !p.binder.MayUseAfter(pod, old, node):
 		return fwk.QueueSkip, nil
 	}

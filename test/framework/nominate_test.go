@@ -9,9 +9,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
+	"fixedip.io/fixedip/test/gen"
 )
 
 // orphaned returns a world in which the node of web-0 does not exist, and the FixedIP of web-0 has the condition
@@ -52,6 +55,24 @@ func nominated(node string, then func(*scene)) func(*scene) {
 
 func onSSD(t *corev1.PodTemplateSpec) { t.Spec.NodeSelector = map[string]string{"disk": "ssd"} }
 
+// countsHints fails the row unless each event that the plugin registers requeues web-0, which is orphaned, and is counted as a
+// requeue.
+func countsHints(s *scene) {
+	s.t.Helper()
+	var pod corev1.Pod
+	s.must(s.api.Get(within(s.t), client.ObjectKey{Namespace: s.ns, Name: "web-0"}, &pod))
+	hints, err := s.plugin.EventsToRegister(within(s.t))
+	s.must(err)
+	storesRequeues(s)
+	node := gen.Node("b")
+	for _, h := range hints {
+		if hint, err := h.QueueingHintFn(klog.Background(), &pod, node, node); err != nil || hint != fwk.Queue {
+			s.t.Errorf("hint for %s: got %v and error %v, want %v", h.Event.Label(), hint, err, fwk.Queue)
+		}
+	}
+	requeued(len(hints))(s)
+}
+
 // TestNominated checks that an orphaned pod is nominated to a node that can run it, and runs on the node that inherits
 // the subnet (finding R1 in docs/project/findings.md).
 func TestNominated(t *testing.T) {
@@ -71,6 +92,10 @@ func TestNominated(t *testing.T) {
 		"the pod is nominated to a node that can run it, and runs there when that node has the subnet": {
 			world: orphaned(),
 			steps: append([]step{{rest: waits("b"), before: nominated("b", inherits("b", "10.2.0.0/29"))}}, onB...),
+		},
+		"each event that may help an orphaned pod counts as a requeue": {
+			world: orphaned(),
+			steps: []step{{rest: waits("b"), before: nominated("b", countsHints)}},
 		},
 		"the pod runs on another node if that node inherits the subnet": {
 			world: orphaned(),

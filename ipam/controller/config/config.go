@@ -104,17 +104,13 @@ func (c *Config) Apply(settings configuration.Configuration) (err error) {
 	if c.ClusterPools, err = settings.ClusterPools(); err != nil {
 		return err
 	}
-	families, err := settings.Families()
-	if err != nil {
-		return err
-	}
 	if c.StrictNodes, err = settings.Strict(); err != nil {
 		return fmt.Errorf("strictNodes: %w", err)
 	}
 	if c.Adoption.Selector, err = settings.Adopted(); err != nil {
 		return fmt.Errorf("adoption.podSelector: %w", err)
 	}
-	c.Adoption.IPv4Only = !slices.Contains(families, address.IPv6)
+	c.Adoption.IPv4Only = settings.IPv4Only()
 	c.Adoption.Schedulers = settings.SchedulerNames
 	c.SubnetSource, c.SubnetPolicy, c.OrphanGracePeriod = settings.Subnets.Source, settings.Subnets.OrphanedPolicy, settings.Subnets.OrphanedGracePeriod.Duration
 	c.ProtectNodesFrom = settings.ProtectNodesFrom

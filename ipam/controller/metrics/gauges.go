@@ -145,7 +145,7 @@ var (
 	oldestWaiting = describe("oldest_pod_waiting_for_node_seconds",
 		"Longest time for which a pod has been unschedulable whose address belongs to a node, by state of that node; 0 if there is no such pod.", "state")
 	waitingPods = describe("waiting_pods",
-		"Unschedulable pods whose address belongs to a node, by node and state of the node: ready, cordoned, not ready, gone.", "node", "state")
+		"Unschedulable pods whose address belongs to a node, by node and state of the node: ready, cordoned, being deleted, not ready, gone.", "node", "state")
 	barriersPending = describe("agent_barriers_pending",
 		"Nodes with barrier requests that the Cilium agent has not answered yet.")
 	barriersOverdue = describe("agent_barriers_overdue",

@@ -135,6 +135,13 @@ func TestReconcile(t *testing.T) {
 			s.c = &Controller{Ledger: s.Ledger, Cached: s.Cached, Events: s.Recorder, Clock: s.Clock}
 			return [][]string{early, s.reconcile()}, [][]string{nil, {begin + "ready: db/web-0; the events of the pods explain why the node cannot take them"}}
 		},
+		"a node that is being deleted": func(s *stage) (got, want any) {
+			n := node("n", false)
+			n.Finalizers = []string{"example.com/drain"}
+			s.create(n, s.unschedulable("web-0"))
+			s.delete(n)
+			return s.reconcileTwice(), []string{begin + "being deleted: db/web-0; the events of the pods explain why the node cannot take them"}
+		},
 		"a node that is gone": func(s *stage) (got, want any) {
 			s.create(s.unschedulable("db-0"), record("db-0", "gone"))
 			early := s.reconcileNode("gone")

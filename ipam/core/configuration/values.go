@@ -5,6 +5,7 @@ package configuration
 
 import (
 	"fmt"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -26,6 +27,9 @@ func (c Configuration) Families() ([]address.Family, error) {
 	}
 	return families, nil
 }
+
+// IPv4Only reports whether ipFamilies leaves out IPv6, so that the IPv6 addresses of pods are not adopted.
+func (c Configuration) IPv4Only() bool { return !slices.Contains(c.IPFamilies, address.IPv6.String()) }
 
 // Strict returns the selector of strict nodes. It selects no node if strictNodes is empty.
 func (c Configuration) Strict() (labels.Selector, error) {

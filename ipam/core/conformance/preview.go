@@ -180,8 +180,11 @@ func (in AdoptionInputs) whyNot(pod *corev1.Pod) string {
 	case owner != nil && identity.OwnerFrom(owner).GroupKind() == identity.ReplicaSets:
 		return "pods of a ReplicaSet are never adopted: they have no stable names, and only fixedip-scheduler reuses slots"
 	case owner != nil:
-		kind, known := in.Kinds.Of(identity.OwnerFrom(owner).GroupKind())
+		gk := identity.OwnerFrom(owner).GroupKind()
+		kind, known := in.Kinds.Of(gk)
 		switch {
+		case !identity.Configurable(gk):
+			return fmt.Sprintf("pods of a %s cannot have fixed addresses", owner.Kind)
 		case !known:
 			return fmt.Sprintf("pods of a %s have no fixed addresses, unless the configuration names the kind", owner.Kind)
 		case kind.Identity == identity.Slot:

@@ -61,7 +61,8 @@ func TestPreviewAdoption(t *testing.T) {
 		}, conformance.Adopted, ""},
 		"excluded by its branch": {func(s *state) { s.pod.Labels[identity.LabelDBBranch] = "test-1" }, conformance.NotSelected, "its label DBBranch excludes it"},
 		"of a ReplicaSet":        {of("ReplicaSet", "apps/v1"), conformance.NotSelected, "pods of a ReplicaSet are never adopted: they have no stable names, and only fixedip-scheduler reuses slots"},
-		"of a DaemonSet":         {of("DaemonSet", "apps/v1"), conformance.NotSelected, "pods of a DaemonSet have no fixed addresses, unless the configuration names the kind"},
+		"of a DaemonSet":         {of("DaemonSet", "apps/v1"), conformance.NotSelected, "pods of a DaemonSet cannot have fixed addresses"},
+		"of another kind":        {of("CloneSet", "apps.kruise.io/v1alpha1"), conformance.NotSelected, "pods of a CloneSet have no fixed addresses, unless the configuration names the kind"},
 		"of a configured kind with slots": {func(s *state) {
 			of("ReplicationController", "v1")(s)
 			s.Kinds = identity.NewKinds(identity.Kind{Kind: "ReplicationController", Identity: identity.Slot, Enabled: identity.ByDefault})

@@ -59,7 +59,7 @@ func Address(in AddressInputs) Report {
 			offered = offered || e.Kind == pool.Dynamic
 		}
 		if user, ok := n.Used[in.Addr]; ok {
-			used = append(used, fmt.Sprintf("node %s: used by %s", n.Name, user))
+			used = append(used, fmt.Sprintf("node %s: used by %s", n.Name, cmp.Or(user, "an unknown owner")))
 		}
 	}
 	if in.Pools != nil {

@@ -60,6 +60,10 @@ func TestAddress(t *testing.T) {
 				{What: "FixedIP", Is: "db/web-0 for pod web-0, created 60m ago, InUse"}, {What: "Pod", Is: "db/web-0 on node node-1, started 3m ago"}, {What: "Agent", Is: "node node-1: used by db/web-0"},
 			}},
 		},
+		"the agent names no owner": {
+			explain.AddressInputs{Pools: pools("10.0.1.0/24", nil, gen.UsedBy("", "10.0.1.6"))},
+			explain.Report{Facts: []explain.Fact{address, subnet, {What: "Agent", Is: "node node-1: used by an unknown owner"}}},
+		},
 		"two pods and two FixedIPs have it": {
 			explain.AddressInputs{Pools: pools("10.0.1.0/24", mine), Records: []v1alpha1.FixedIP{*web, *second}, Pods: []corev1.Pod{run("web-0"), run("web-1")}},
 			explain.Report{

@@ -294,7 +294,7 @@ func (e *explanation) nodeFact(name string) string {
 }
 
 // NodeState describes the state of a node in a few words: "does not exist" for nil, and otherwise the result of
-// nodeutil.State, which ignores a deletion in progress.
+// nodeutil.State.
 func NodeState(node *corev1.Node) string {
 	if node == nil {
 		return "does not exist"

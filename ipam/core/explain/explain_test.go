@@ -120,6 +120,25 @@ func TestFindings(t *testing.T) {
 		}, []explain.Finding{
 			wrong("The pod is annotated fixedip.io/enabled: true, but is bound to node node-1 without a fixed address; it belongs to ReplicaSet web-5", "set schedulerName: fixedip-scheduler in the pod template; "+kindHelp),
 		}},
+		"of a DaemonSet": {func(w *world) {
+			w.unreserved()
+			w.ofDaemonSet()
+		}, []explain.Finding{ok("The pod has no fixed address: it belongs to DaemonSet logs, and pods of a DaemonSet cannot have fixed addresses")}},
+		"of a DaemonSet, opted in, waiting": {func(w *world) {
+			w.unplaced()
+			w.unreserved()
+			w.ofDaemonSet()
+			w.Pod.Annotations = map[string]string{"fixedip.io/enabled": "true"}
+		}, []explain.Finding{
+			wrong(`The pod has no fixed address: it belongs to DaemonSet logs, and pods of a DaemonSet cannot have fixed addresses; its annotation fixedip.io/enabled is "true" and has no effect`, "remove the annotation from the pod template"),
+		}},
+		"of a DaemonSet, opted in, placed by another scheduler": {func(w *world) {
+			w.unreserved()
+			w.ofDaemonSet()
+			w.Pod.Annotations, w.Pod.Spec.SchedulerName = map[string]string{"fixedip.io/enabled": "true"}, "default-scheduler"
+		}, []explain.Finding{
+			wrong(`The pod has no fixed address: it belongs to DaemonSet logs, and pods of a DaemonSet cannot have fixed addresses; its annotation fixedip.io/enabled is "true" and has no effect`, "remove the annotation from the pod template"),
+		}},
 		"of a Deployment, with a slot": {func(w *world) { w.ofDeployment() }, []explain.Finding{ok("The pod runs with its fixed address 10.0.1.6")}},
 		"a bare pod": {func(w *world) { w.unreserved(); w.Pod.OwnerReferences = nil }, []explain.Finding{
 			ok(barePod),
@@ -214,6 +233,9 @@ func TestFindings(t *testing.T) {
 		}},
 		"waiting for a node that is not ready": {func(w *world) { w.unplaced(); w.Nodes["node-1"].Status.Conditions = nil }, []explain.Finding{
 			wrong("Address 10.0.1.6 of the pod belongs to node node-1, which is not ready", "repair that node; or "+failoverHelp),
+		}},
+		"waiting for a node that is being deleted": {func(w *world) { w.unplaced(); w.Nodes["node-1"].DeletionTimestamp = &metav1.Time{Time: now} }, []explain.Finding{
+			ok("Address 10.0.1.6 of the pod belongs to node node-1, which is being deleted"),
 		}},
 		"waiting for a deleted node": {func(w *world) { w.unplaced(); delete(w.Nodes, "node-1") }, []explain.Finding{
 			wrong("Address 10.0.1.6 of the pod belongs to node node-1, which does not exist", "add a node with that name; or "+failoverHelp),

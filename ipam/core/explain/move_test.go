@@ -76,6 +76,10 @@ func TestMove(t *testing.T) {
 			func(w *world, _ *explain.MoveInputs) { w.Nodes["node-2"].Spec.Unschedulable = true },
 			problem("Node node-2 is cordoned", "choose a node that is ready and not cordoned"),
 		},
+		"the other node is being deleted": {
+			func(w *world, _ *explain.MoveInputs) { w.Nodes["node-2"].DeletionTimestamp = &metav1.Time{Time: now} },
+			problem("Node node-2 is being deleted", "choose a node that is ready and not cordoned"),
+		},
 		"the agent of the other node has not reported": {
 			func(w *world, _ *explain.MoveInputs) { w.pools[1].Unreported = true },
 			problem("Node node-2 has no pool, or its agent has not reported yet which addresses are in use", "check the cilium pod of the node"),

@@ -76,9 +76,12 @@ func (e *explanation) ended() {
 func (e *explanation) unfixed() {
 	const text = "The pod has no fixed address: "
 	enabled, annotated := e.Pod.Annotations[identity.AnnotationEnabled]
-	of := ""
+	of, never := "", ""
 	if owner := metav1.GetControllerOfNoCopy(e.Pod); owner != nil {
 		of = identity.OwnerFrom(owner).Label() + " " + owner.Name
+		if !identity.Configurable(identity.OwnerFrom(owner).GroupKind()) {
+			never = fmt.Sprintf("it belongs to %s, and pods of a %s cannot have fixed addresses", of, owner.Kind)
+		}
 	}
 	kindHelp := "if the kind of the pod's workload is not configured, add it to workloads in the configuration of fixedip"
 	if !e.placedByUs() {
@@ -91,6 +94,10 @@ func (e *explanation) unfixed() {
 		e.fine(text+"it is annotated %s: %s", identity.AnnotationEnabled, enabled)
 	case e.isBarePod():
 		e.fine(text+"it is a bare pod that is not annotated %s: \"true\" and requests no addresses, and the controller has not adopted its address; if it is created with the annotation, pods with this name keep their address", identity.AnnotationEnabled)
+	case never != "" && annotated:
+		e.wrong("remove the annotation from the pod template", "%s%s; its annotation %s is %q and has no effect", text, never, identity.AnnotationEnabled, enabled)
+	case never != "":
+		e.fine("%s%s", text, never)
 	case identity.OptsIn(e.Pod.Annotations) && e.Pod.Spec.NodeName == "":
 		e.wrong(kindHelp, "The pod is annotated %s: %s, and has neither a fixed address nor a node yet; it belongs to %s", identity.AnnotationEnabled, enabled, of)
 	case identity.OptsIn(e.Pod.Annotations):
@@ -347,6 +354,8 @@ func (e *explanation) ownerNode(what string) {
 	switch {
 	case e.Nodes == nil:
 		e.fine("%s %s; the state of the node is unknown", what, e.whereabouts())
+	case help == "" && !nodeutil.IsSchedulable(node):
+		e.fine("%s%s", text, nodeIs(node))
 	case help == "":
 		e.fine("%sis ready and not cordoned", text)
 	case !e.isSlot() && (failover == v1alpha1.Migrate || failover == v1alpha1.Reassign):

@@ -117,6 +117,9 @@ func (w *world) ofDeployment() {
 	w.pools[0].Entries[netip.MustParseAddr("10.0.1.6")] = pool.OwnedEntry("db", "mysql-0", "Deployment", "web")
 }
 
+// ofDaemonSet makes the pod a pod of DaemonSet logs.
+func (w *world) ofDaemonSet() { w.Pod.OwnerReferences[0].Kind, w.Pod.OwnerReferences[0].Name = "DaemonSet", "logs" }
+
 // deletePod removes the pod and its CiliumEndpoint, and clears status.podUID of the FixedIP.
 func (w *world) deletePod() {
 	w.Pod, w.Endpoint, w.Record.Status.PodUID = nil, nil, ""

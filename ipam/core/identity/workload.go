@@ -143,6 +143,13 @@ var modes = map[schema.GroupKind]Mode{
 	{Kind: "Pod"}:                       "",
 }
 
+// Configurable reports whether the configuration may name a kind of workload (see ValidateKinds). It returns false for built-in
+// kinds of Kubernetes whose pods have neither stable names nor a stable number, such as DaemonSets, and for bare pods.
+func Configurable(gk schema.GroupKind) bool {
+	mode, known := modes[gk]
+	return !known || mode != ""
+}
+
 // HasSlots reports whether gk is a built-in kind of Kubernetes whose pods have slots.
 func HasSlots(gk schema.GroupKind) bool { return modes[gk] == Slot }
 
@@ -276,7 +283,7 @@ func (k Kind) validate(path *field.Path) field.ErrorList {
 	}
 	known, ok := modes[k.GroupKind()]
 	switch {
-	case ok && known == "":
+	case !Configurable(k.GroupKind()):
 		errs = append(errs, field.Invalid(path.Child("kind"), k.Kind, "must be a kind whose pods have stable names or a stable number; bare pods need no configuration"))
 	case k.Identity == "":
 		errs = append(errs, field.Required(path.Child("identity"), "must be PodName if pods return with the same name, otherwise Slot"))

@@ -28,19 +28,20 @@ func IsReady(node *corev1.Node) bool {
 type NodeState string
 
 // The states of a node, in the order in which State checks them: Gone means that the Node does not exist, NotReady that
-// IsReady is false, Cordoned that the node is ready and unschedulable, and Ready that the node is in no other state.
+// IsReady is false, Cordoned that the node is ready and unschedulable, Deleting that the Node has a deletion timestamp, and Ready
+// that the node is in no other state.
 const (
 	Gone     NodeState = "gone"
 	NotReady NodeState = "not ready"
 	Cordoned NodeState = "cordoned"
+	Deleting NodeState = "being deleted"
 	Ready    NodeState = "ready"
 )
 
 // NodeStates are all states of a node.
-var NodeStates = []NodeState{Gone, NotReady, Cordoned, Ready}
+var NodeStates = []NodeState{Gone, NotReady, Cordoned, Deleting, Ready}
 
-// State returns the state of a node. A nil node is Gone. A Node that is being deleted still has one of the other states: see
-// IsSchedulable.
+// State returns the state of a node. A nil node is Gone.
 func State(node *corev1.Node) NodeState {
 	switch {
 	case node == nil:
@@ -49,14 +50,14 @@ func State(node *corev1.Node) NodeState {
 		return NotReady
 	case node.Spec.Unschedulable:
 		return Cordoned
+	case node.DeletionTimestamp != nil:
+		return Deleting
 	}
 	return Ready
 }
 
 // IsSchedulable reports whether the node is ready and takes new pods: it is neither cordoned nor being deleted.
-func IsSchedulable(node *corev1.Node) bool {
-	return node.DeletionTimestamp == nil && !node.Spec.Unschedulable && IsReady(node)
-}
+func IsSchedulable(node *corev1.Node) bool { return State(node) == Ready }
 
 // ReadySince returns the time at which the node became ready; zero: unknown. ok is false if the condition Ready exists and is
 // not true; since has no meaning then. For a node without the condition, which has never run a pod, ReadySince returns the zero

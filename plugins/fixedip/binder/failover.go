@@ -253,10 +253,11 @@ func hindrance(pod *corev1.Pod, node *corev1.Node, refused []string) (reason, re
 	return "can't take the pod now", ""
 }
 
-// aboutVolume reports whether reason, the text of a filter of the scheduler, names persistent volumes, their claims or a volume
-// zone. It returns false for other reasons that concern volumes, such as the number of volumes of a node.
+// aboutVolume reports whether reason, the text of a filter of the scheduler, says that a volume of the pod cannot be used or
+// provided on the node. It returns false for other reasons that concern volumes, which no longer apply when another pod ends: the
+// number of volumes of a node, and a ReadWriteOncePod claim that another pod uses.
 func aboutVolume(reason string) bool {
-	return strings.Contains(reason, "persistent volumes") || strings.Contains(reason, "PersistentVolume") || strings.Contains(reason, "volume zone")
+	return strings.Contains(reason, "persistent volumes") || strings.Contains(reason, "PersistentVolume's") || strings.Contains(reason, "volume zone")
 }
 
 // preempting reports whether the pod is nominated to the node and a pod of lower priority is still terminating there.

@@ -49,7 +49,8 @@ const (
 	// other pod ended or its reservation changed.
 	Owner Cause = "owner"
 	// Node means that a node that the pod waits for, the pool of such a node, or its subnets changed. It also means that a node
-	// that the pod may use was created, or that a change of a node allows the pod to run there.
+	// that the pod may use was created, that a change of a node allows the pod to run there, or that after a change of the
+	// cluster a node may be able to run an orphaned pod.
 	Node Cause = "node"
 	// FreeAddress means that an address became free.
 	FreeAddress Cause = "free_address"
@@ -85,7 +86,7 @@ var (
 	buildInfo = k8smetrics.NewGaugeVec(&k8smetrics.GaugeOpts{Namespace: namespace, Name: "build_info", StabilityLevel: k8smetrics.ALPHA,
 		Help: "1 for the version of fixedip and that of the Kubernetes libraries."}, []string{"version", "kubernetes"})
 	requeues = counter("requeues_total", "reason",
-		"Waiting pods that were put back into the scheduling queue, by reason: owner (the reservation changed, or the pod that uses the address ended), node (a node that the pod waits for, or its pool, changed or was created), free_address (an address became free), slot (the free slots of the workload changed), workload (the workload became known, or its annotations changed), quota (the namespace may have more FixedIPs), annotation, failover (other nodes are tried), missed (a change while the pod was being refused).")
+		"Waiting pods that were put back into the scheduling queue, by reason: owner (the reservation changed, or the pod that uses the address ended), node (a node that the pod waits for, or its pool, changed; a node that the pod may use was created, uncordoned or relabelled; or a node may be able to run a pod whose subnet is orphaned), free_address (an address became free), slot (the free slots of the workload changed), workload (the workload became known, or its annotations changed), quota (the namespace may have more FixedIPs), annotation, failover (other nodes are tried), missed (a change while the pod was being refused).")
 )
 
 func counter(name, label, help string) *k8smetrics.CounterVec {

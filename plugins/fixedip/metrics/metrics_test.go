@@ -106,7 +106,7 @@ fixedip_pool_write_conflicts_total 1
 # TYPE fixedip_prefilter_total counter
 fixedip_prefilter_total{narrowed="false"} 1
 fixedip_prefilter_total{narrowed="true"} 2
-# HELP fixedip_requeues_total [ALPHA] Waiting pods that were put back into the scheduling queue, by reason: owner (the reservation changed, or the pod that uses the address ended), node (a node that the pod waits for, or its pool, changed or was created), free_address (an address became free), slot (the free slots of the workload changed), workload (the workload became known, or its annotations changed), quota (the namespace may have more FixedIPs), annotation, failover (other nodes are tried), missed (a change while the pod was being refused).
+# HELP fixedip_requeues_total [ALPHA] Waiting pods that were put back into the scheduling queue, by reason: owner (the reservation changed, or the pod that uses the address ended), node (a node that the pod waits for, or its pool, changed; a node that the pod may use was created, uncordoned or relabelled; or a node may be able to run a pod whose subnet is orphaned), free_address (an address became free), slot (the free slots of the workload changed), workload (the workload became known, or its annotations changed), quota (the namespace may have more FixedIPs), annotation, failover (other nodes are tried), missed (a change while the pod was being refused).
 # TYPE fixedip_requeues_total counter
 fixedip_requeues_total{reason="annotation"} 1
 fixedip_requeues_total{reason="missed"} 1
