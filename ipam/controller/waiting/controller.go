@@ -32,7 +32,8 @@ import (
 
 const (
 	// eventDelay is the time from the moment at which a pod was found unschedulable to the event. A drain evicts the pods of a
-	// node one after the other, and one event should name them all.
+	// node one after the other, and one event should name them all. There is no delay for a pod that had a scheduling gate for
+	// as long: see podutil.UnschedulableSince.
 	eventDelay = 10 * time.Second
 	// recheckInterval is the interval at which a node is reconciled while pods wait for it.
 	recheckInterval = time.Minute
