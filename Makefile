@@ -232,7 +232,7 @@ e2e-table: $(BIN)/e2e ## Writes docs/project/end-to-end.md and compatibility.md 
 $(BIN)/e2e: FORCE
 	@hack/build.sh $@ ./test/e2e/scenarios
 
-# How many barriers there are, over all nodes and disturbances, and the file that gets each of them as a line of JSON.
+# The minimum number of barriers, over all nodes and disturbances, and the file that gets each of them as a line of JSON.
 BARRIERS    ?= 70
 BARRIER_OUT ?=
 

@@ -79,7 +79,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.DryRun, "dry-run", false, "Write nothing and send no events; log what would be written. Takes no part in leader election, so it can run beside an active controller")
 
 	fs.BoolVar(&o.leaderElection, "enable-leader-election", true, "Use leader election, so that one of several replicas is active")
-	fs.StringVar(&o.Namespace, "leader-election-namespace", "", "Namespace of the Leases. Default: environment variable POD_NAMESPACE, or the namespace of the kubeconfig or the pod")
+	fs.StringVar(&o.Namespace, "leader-election-namespace", "", "Namespace of the Leases and of the ConfigMap fixedip-cluster-pools, which the admission policy of FixedIPs reads in the namespace of the installation: with another namespace, the policy does not check addresses. Default: environment variable POD_NAMESPACE, or the namespace of the kubeconfig or the pod")
 	fs.StringVar(&o.leaderElectionID, "leader-election-id", "cilium-ipam-leader", "Name of the Lease of the leader")
 	fs.DurationVar(&o.leaseDuration, "leader-election-lease-duration", 15*time.Second, "Time that other replicas wait for a leader that does not renew its lease")
 	fs.DurationVar(&o.renewDeadline, "leader-election-renew-deadline", 10*time.Second, "Time for which the leader tries to renew its lease before it exits")

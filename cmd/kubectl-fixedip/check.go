@@ -82,7 +82,7 @@ contradiction. Only problems that both readings show are reported. Exit code 0: 
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "With --fix: show the repairs, and change nothing")
 	cmd.Flags().StringVar(&mismatchPolicy, "mismatch-policy", "", "Mismatch policy of a pod if neither its workload nor the pod has the annotation "+identity.AnnotationOnMismatch+": Restart or Report; if empty, mismatchPolicy of the configuration, or Report if the configuration cannot be read")
 	cmd.Flags().DurationVar(&times.again, "recheck-after", times.again, "Time between the two readings")
-	cmd.Flags().DurationVar(&times.stuck, "stuck-after", times.stuck, "Age after which the deletion of a FixedIP or a cooldown is reported as a problem; has to be longer than --address-cooldown and --force-finalize-after of the controller")
+	cmd.Flags().DurationVar(&times.stuck, "stuck-after", times.stuck, "Age after which the deletion of a FixedIP, a cooldown, or an orphaned NodeSubnet that is not needed is reported as a problem; has to be longer than --address-cooldown and --force-finalize-after of the controller")
 	source.addFlags(cmd)
 	outputFlag(cmd, &output)
 	return cmd
@@ -98,7 +98,7 @@ func (c *cluster) dryRun() *cluster {
 type checkTimes struct {
 	// again is the time between the two readings.
 	again time.Duration
-	// stuck is the age after which a release counts as stuck.
+	// stuck is the value of check.Objects.StuckAfter.
 	stuck time.Duration
 }
 

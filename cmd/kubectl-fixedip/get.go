@@ -117,7 +117,7 @@ a pod of one of these names are listed.`,
 	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "List fixed addresses of all namespaces")
 	cmd.Flags().StringVarP(&selector, "selector", "l", "", "Label selector; the labels of the FixedIP and those of its pod count")
 	cmd.Flags().StringVar(&filter.workload, "workload", "", "List only addresses of this workload, KIND/NAME")
-	cmd.Flags().StringVar(&filter.node, "node", "", "List only addresses in the pool of this node")
+	cmd.Flags().StringVar(&filter.node, "node", "", "List only addresses whose FixedIP names this node (spec.nodeName), and pool entries of this node without a FixedIP")
 	completeFlag(cmd, "node", completeObjects(flags, nodeNames))
 	outputFlag(cmd, &output, inWide, asNames)
 	return cmd

@@ -33,7 +33,7 @@ var written = []annotation{
 
 // ours are the annotations and labels that the programs write.
 var ours = []annotation{
-	{"fixedip.io/uid", "FixedIP", "a UID", "The UID of the FixedIP when it was created, by which a restored FixedIP is recognized."},
+	{"fixedip.io/uid", "FixedIP", "a UID", "The UID of the FixedIP. Differs from `metadata.uid` if the FixedIP was restored from a backup."},
 	{"fixedip.io/node", "FixedIP (label)", "the name of a node", "The node whose pool has the addresses, for label selectors."},
 	{"fixedip.io/workload", "FixedIP (label)", "the name of a workload", "The workload of the addresses, for label selectors."},
 	{"fixedip.io/workload-kind", "FixedIP (label)", "the kind of a workload", "The kind of the workload, for label selectors."},

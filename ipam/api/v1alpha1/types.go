@@ -200,11 +200,11 @@ const (
 	// the problem.
 	ConditionReady = "Ready"
 	// ConditionAllocated is True if every address of the FixedIP has its entry in the pool of a node, so that no other
-	// pod can get it. If it is False, the message names the blocker and what helps. It is Unknown as long as no node has the
-	// subnet of the addresses.
+	// pod can get it. If it is False, the message names the blocker and what helps; the reason is SubnetNotFound if no node
+	// has the subnet of the addresses. It is Unknown with ReasonNoHome until the controller has been able to judge it.
 	ConditionAllocated = "Allocated"
-	// ReasonNoHome is the reason of ConditionAllocated as long as the FixedIP has no addresses, or no node has had their
-	// subnet since the FixedIP was created.
+	// ReasonNoHome is the reason of ConditionAllocated until the controller has judged the addresses for the first time. The
+	// controller does not judge them while the FixedIP has no addresses or is being deleted, or while they are moving.
 	ReasonNoHome = "NoHome"
 )
 

@@ -60,7 +60,8 @@ type WaitingPods struct {
 	Node  string
 	State nodeutil.NodeState
 	Pods  int
-	// Since is the time at which a scheduler marked the first of the pods as unschedulable.
+	// Since is the earliest podutil.UnschedulableSince of the pods: the time at which a scheduler marked the first of them as
+	// unschedulable, or the time of its creation if that pod had a scheduling gate before.
 	Since time.Time
 }
 
@@ -143,7 +144,7 @@ var (
 	podsWaiting = describe("pods_waiting_for_node",
 		"Unschedulable pods whose address belongs to a node, by state of the node: the sum of fixedip_waiting_pods over the nodes.", "state")
 	oldestWaiting = describe("oldest_pod_waiting_for_node_seconds",
-		"Longest time for which a pod has been unschedulable whose address belongs to a node, by state of that node; 0 if there is no such pod.", "state")
+		"Longest time for which a pod has been unschedulable whose address belongs to a node, by state of that node; 0 if there is no such pod. If the pod had a scheduling gate before, the time since its creation counts.", "state")
 	waitingPods = describe("waiting_pods",
 		"Unschedulable pods whose address belongs to a node, by node and state of the node: ready, cordoned, being deleted, not ready, gone.", "node", "state")
 	barriersPending = describe("agent_barriers_pending",

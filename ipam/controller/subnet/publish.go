@@ -286,7 +286,7 @@ const pageSize = 500
 // each calls visit for each object of a kind. It lists the objects at the API server in pages of one resource version. If that
 // version expires before the last page, each returns an error, and visit was called for the objects of the earlier pages.
 func each[T runtime.Object](ctx context.Context, api client.Reader, list client.ObjectList, visit func(T)) error {
-	pages := pager.ListPager{PageSize: pageSize, FullListIfExpired: true, PageFn: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	pages := pager.ListPager{PageSize: pageSize, PageFn: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		page := list.DeepCopyObject().(client.ObjectList)
 		err := api.List(ctx, page, &client.ListOptions{Limit: o.Limit, Continue: o.Continue})
 		return page, err

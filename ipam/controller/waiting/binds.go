@@ -73,11 +73,15 @@ func (h bindHandler) Delete(ctx context.Context, e event.DeleteEvent, q workqueu
 	h.EventHandler.Delete(ctx, e, q)
 }
 
-// podChanged records the time from the bind to an address for pods that own a pool entry: pods with a fixed address, and the
-// unreserved pods of strict nodes.
+// podChanged records the time from the bind of a pod with a fixed address to an address in its status.
 func (c *Controller) podChanged(before, after *corev1.Pod) {
-	took, measured := c.binds.changed(before, after, c.Clock.Now())
-	if measured && len(c.Ledger.Held(keyOf(after))) > 0 {
+	if took, measured := c.addressTime(before, after); measured {
 		metrics.AddressSeen(took)
 	}
+}
+
+// addressTime returns the result of binds.changed for a pod with a fixed address. measured is false for other pods.
+func (c *Controller) addressTime(before, after *corev1.Pod) (took time.Duration, measured bool) {
+	took, measured = c.binds.changed(before, after, c.Clock.Now())
+	return took, measured && len(c.held(after)) > 0
 }

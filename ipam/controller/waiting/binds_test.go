@@ -74,3 +74,29 @@ func TestBinds(t *testing.T) {
 		}
 	})
 }
+
+// TestAddressTime checks that the time from the bind to an address is measured only for pods with a fixed address.
+func TestAddressTime(t *testing.T) {
+	s := newStage(t)
+	s.addUnreserved("plain-0")
+	for name, c := range map[string]struct {
+		pod  string
+		want bool
+	}{
+		"a pod with a fixed address":           {"web-0", true},
+		"an unreserved pod with an entry":      {"plain-0", false},
+		"a pod without an entry in the ledger": {"other-0", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pending, bound, ready := gen.Pod(c.pod), gen.Pod(c.pod, gen.On("n")), gen.Pod(c.pod, gen.On("n", "10.0.1.9"))
+			if _, measured := s.c.addressTime(pending, bound); measured {
+				t.Error("a time is measured at the bind, want none")
+			}
+			s.Clock.Step(2 * time.Second)
+			took, measured := s.c.addressTime(bound, ready)
+			if measured != c.want || measured && took != 2*time.Second {
+				t.Errorf("got time %v, measured %v; want 2s, measured %v", took, measured, c.want)
+			}
+		})
+	}
+}

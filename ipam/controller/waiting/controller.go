@@ -32,7 +32,8 @@ import (
 
 const (
 	// eventDelay is the time from the moment at which a pod was found unschedulable to the event. A drain evicts the pods of a
-	// node one after the other, and one event should name them all.
+	// node one after the other, and one event should name them all. There is no delay for a pod that had a scheduling gate for
+	// as long: see podutil.UnschedulableSince.
 	eventDelay = 10 * time.Second
 	// recheckInterval is the interval at which a node is reconciled while pods wait for it.
 	recheckInterval = time.Minute
@@ -173,11 +174,18 @@ func (c *Controller) waiting(ctx context.Context) (map[string][]*corev1.Pod, err
 	return found, nil
 }
 
-// nodeOf returns the node for which a pod waits: the node whose pool has an entry for the pod or, if no pool has one, the node
-// that its FixedIP names. It returns an empty string if the pod has neither an entry nor a FixedIP, or no entry and a FixedIP
-// that is for a slot or is being deleted.
+// held returns the addresses of the entries that pools have for a pod, sorted by node name, without those of Unreserved
+// entries: an unreserved pod with an entry on a strict node has no fixed address, and another node can take it too.
+func (c *Controller) held(pod *corev1.Pod) []ledger.NodeAddresses {
+	unreserved := func(h ledger.NodeAddresses) bool { return c.Ledger.EntryOf(h).IsUnreserved() }
+	return slices.DeleteFunc(c.Ledger.Held(keyOf(pod)), unreserved)
+}
+
+// nodeOf returns the node for which a pod waits: the first node of held or, if there is none, the node that its FixedIP names.
+// It returns an empty string if the pod has neither such an entry nor a FixedIP, or no such entry and a FixedIP that is for a
+// slot or is being deleted.
 func (c *Controller) nodeOf(ctx context.Context, pod *corev1.Pod) (string, error) {
-	if held := c.Ledger.Held(keyOf(pod)); len(held) > 0 {
+	if held := c.held(pod); len(held) > 0 {
 		return held[0].Node, nil
 	}
 	record, err := index.Get[v1alpha1.FixedIP](ctx, c.Cached, client.ObjectKeyFromObject(pod))

@@ -4,6 +4,7 @@
 package waiting
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/controller/metrics"
 	"fixedip.io/fixedip/ipam/core/nodeutil"
+	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/test/controllertest"
 	"fixedip.io/fixedip/test/gen"
 )
@@ -95,6 +97,13 @@ func (s *stage) unschedulable(name string) *corev1.Pod {
 	})
 }
 
+// addUnreserved adds the entry of an unreserved pod to the pool of node n.
+func (s *stage) addUnreserved(name string) {
+	n, _ := s.Ledger.Node("n")
+	entry := n.Set(netip.MustParseAddr("10.0.1.100"), pool.UnreservedEntry("db", name))
+	s.Ledger.SetNode(n.With([]pool.EntryChange{entry}))
+}
+
 // record returns the FixedIP of a pod.
 func record(pod, node string) *v1alpha1.FixedIP {
 	return gen.FixedIP(pod, func(r *v1alpha1.FixedIP) { r.Spec.NodeName, r.Spec.IPs = node, []string{"10.0.9.9"} })
@@ -142,6 +151,11 @@ func TestReconcile(t *testing.T) {
 			s.delete(n)
 			return s.reconcileTwice(), []string{begin + "being deleted: db/web-0; the events of the pods explain why the node cannot take them"}
 		},
+		"an unreserved pod with an entry, which another node can take too": func(s *stage) (got, want any) {
+			s.addUnreserved("plain-0")
+			s.create(node("n", true), s.unschedulable("plain-0"))
+			return [][]string{s.reconcileTwice()}, [][]string{nil}
+		},
 		"a node that is gone": func(s *stage) (got, want any) {
 			s.create(s.unschedulable("db-0"), record("db-0", "gone"))
 			early := s.reconcileNode("gone")
@@ -160,7 +174,8 @@ func TestReconcile(t *testing.T) {
 
 func TestCounts(t *testing.T) {
 	s := newStage(t)
-	s.create(node("n", true), s.unschedulable("web-0"), s.unschedulable("web-1"), s.unschedulable("other-0"))
+	s.addUnreserved("plain-0")
+	s.create(node("n", true), s.unschedulable("web-0"), s.unschedulable("web-1"), s.unschedulable("other-0"), s.unschedulable("plain-0"))
 	s.create(s.unschedulable("db-0"), record("db-0", "lost"))
 	s.create(controllertest.Pod(2))
 	// The API has times without fractions of a second.

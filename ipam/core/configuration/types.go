@@ -94,7 +94,7 @@ type Pools struct {
 	// minFree is the minimum number of free dynamic addresses in the pool of each node, per family. Default: 8.
 	MinFree *int `json:"minFree,omitempty"`
 	// maxDynamic is the maximum number of dynamic addresses, free or in use; the rest of the subnet is for fixed addresses.
-	// Default: the number of pods that the node can run, but at most half of its subnet.
+	// Default: the number of pods that the node can run plus 3 for addresses of the node itself, but at most half of its subnet.
 	MaxDynamic *int `json:"maxDynamic,omitempty"`
 }
 

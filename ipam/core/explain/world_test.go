@@ -118,7 +118,9 @@ func (w *world) ofDeployment() {
 }
 
 // ofDaemonSet makes the pod a pod of DaemonSet logs.
-func (w *world) ofDaemonSet() { w.Pod.OwnerReferences[0].Kind, w.Pod.OwnerReferences[0].Name = "DaemonSet", "logs" }
+func (w *world) ofDaemonSet() {
+	w.Pod.OwnerReferences[0].Kind, w.Pod.OwnerReferences[0].Name = "DaemonSet", "logs"
+}
 
 // deletePod removes the pod and its CiliumEndpoint, and clears status.podUID of the FixedIP.
 func (w *world) deletePod() {

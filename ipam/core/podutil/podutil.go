@@ -76,7 +76,8 @@ func IsUnschedulable(pod *corev1.Pod) bool {
 
 // UnschedulableSince returns the time since which the condition PodScheduled of an unschedulable pod has been False; the zero
 // time if no scheduler has marked the pod as unschedulable. The time is that of an earlier event if the condition was False for
-// another reason before, for example because of a scheduling gate: a new reason does not change lastTransitionTime.
+// another reason before, because a new reason does not change lastTransitionTime: for a pod that had a scheduling gate, it is
+// the time of its creation, so that the time in the gate counts.
 func UnschedulableSince(pod *corev1.Pod) time.Time {
 	if i := slices.IndexFunc(pod.Status.Conditions, isUnschedulable); i >= 0 {
 		return pod.Status.Conditions[i].LastTransitionTime.Time

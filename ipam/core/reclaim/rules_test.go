@@ -107,6 +107,7 @@ func TestReady(t *testing.T) {
 	bad := func(kind string, status metav1.ConditionStatus) metav1.Condition {
 		return metav1.Condition{Type: kind, Status: status, Reason: "Problem", Message: "what is wrong"}
 	}
+	noSubnet := metav1.Condition{Type: v1alpha1.ConditionAllocated, Status: metav1.ConditionFalse, Reason: string(pool.SubnetNotFound), Message: "no node has the subnet"}
 	// about returns a FixedIP whose condition AsReserved is False because of the pod with the UID.
 	about := func(pod types.UID) *v1alpha1.FixedIP {
 		r := with(bad(v1alpha1.ConditionAsReserved, metav1.ConditionFalse))
@@ -127,6 +128,7 @@ func TestReady(t *testing.T) {
 		"AsReserved is False because of an earlier pod":    {about("earlier"), nil, metav1.ConditionTrue, "InUse", "A pod uses the addresses, and no problem is known"},
 		"SubnetAvailable is False":                         {with(bad(v1alpha1.ConditionSubnetAvailable, metav1.ConditionFalse)), nil, metav1.ConditionFalse, "Problem", "what is wrong"},
 		"Allocated is False":                               {with(bad(v1alpha1.ConditionAllocated, metav1.ConditionFalse)), nil, metav1.ConditionFalse, "Problem", "what is wrong"},
+		"SubnetAvailable and Allocated are False":          {with(noSubnet, bad(v1alpha1.ConditionSubnetAvailable, metav1.ConditionFalse)), nil, metav1.ConditionFalse, "Problem", "what is wrong"},
 		"the FixedIP is being deleted":                     {record(deleting), nil, metav1.ConditionFalse, "Releasing", "The FixedIP is being deleted; its addresses are released when no pod uses them any more"},
 		"the FixedIP has no address":                       {record(func(r *v1alpha1.FixedIP) { r.Spec.IPs, r.Spec.NodeName = nil, "" }), nil, metav1.ConditionFalse, "NoAddress", "The FixedIP has no addresses; it gets those of its pod"},
 		"the pod's node has an entry that is not recorded": {with(), []ledger.NodeAddresses{held("node-1", "10.0.1.5", "10.0.1.6")}, metav1.ConditionFalse, "EntriesDiffer", "the pool of node node-1 has an entry for pod db/mysql-0 that the pod should not have: IP 10.0.1.5"},

@@ -138,7 +138,9 @@ func (v *evaluation) mismatched() bool {
 }
 
 // ready returns the condition Ready. It is false if the FixedIP is being deleted or has no addresses, if another condition
-// shows a problem, or if the entries on the pod's node violate the binding invariant.
+// shows a problem, or if the entries on the pod's node violate the binding invariant. If no node has the subnet of the
+// addresses, or subnets overlap, both SubnetAvailable and Allocated may be False. SubnetAvailable is tried first, because only
+// its message says what happened to the subnet, and which node gets it and when.
 func (v *evaluation) ready(conditions []metav1.Condition, user *corev1.Pod) (status metav1.ConditionStatus, reason, message string) {
 	r := v.Record
 	switch {
@@ -147,7 +149,7 @@ func (v *evaluation) ready(conditions []metav1.Condition, user *corev1.Pod) (sta
 	case len(r.Spec.IPs) == 0:
 		return metav1.ConditionFalse, v1alpha1.ReasonNoAddress, "The FixedIP has no addresses; it gets those of its pod"
 	}
-	for _, kind := range []string{v1alpha1.ConditionAllocated, v1alpha1.ConditionSubnetAvailable, v1alpha1.ConditionExclusive, v1alpha1.ConditionAsReserved} {
+	for _, kind := range []string{v1alpha1.ConditionSubnetAvailable, v1alpha1.ConditionAllocated, v1alpha1.ConditionExclusive, v1alpha1.ConditionAsReserved} {
 		if kind == v1alpha1.ConditionAsReserved && !v.mismatched() {
 			continue
 		}

@@ -75,7 +75,7 @@ func run() error {
 	flag.StringVar(&o.cilium, "cilium", "1.19", "minor version of Cilium: 1.18, 1.19 or 1.20")
 	flag.DurationVar(&o.updateRate, "update-rate", 15*time.Second, "minimum interval between two reports of an agent")
 	flag.IntVar(&o.nodes, "nodes", 4, "number of nodes; each has its own barriers")
-	flag.IntVar(&o.barriers, "barriers", 70, "number of barriers, spread over the disturbances and the nodes")
+	flag.IntVar(&o.barriers, "barriers", 70, "minimum number of barriers; each disturbance gets the same number on each node, so that 70 become 84 with 4 nodes and 7 disturbances")
 	flag.StringVar(&o.only, "only", "", "run only these disturbances, separated by commas: idle, pods, restart, labels, stopped, partitioned, no-pool; if empty, all")
 	flag.StringVar(&o.out, "out", "", "file to which the result of each barrier is appended as a line of JSON")
 	flag.Parse()

@@ -17,7 +17,7 @@ import (
 // are built with, and the pairs of Kubernetes and Cilium that it was tested with.
 var compatibilityPage = template.Must(template.New("").Parse(`# Compatibility
 
-Written by ` + "`make e2e-table`" + ` from the last complete runs of ` + "`make e2e`" + `.
+Written by ` + "`make e2e-matrix`" + ` and ` + "`make e2e-table`" + ` from the last complete run of the scenarios on each version.
 
 ## Tested combinations
 
@@ -33,8 +33,9 @@ of each scenario.
 
 ## Modules
 
-` + "`TestG25CompatibilityTable`" + ` compares these versions with ` + "`go.mod`" + `, with the programs that are built, and with the API server
-of the tests. ` + "`make test-integration KUBERNETES=1.35`" + ` runs those tests on an API server of that version.
+` + "`TestG25CompatibilityTable`" + ` compares these versions with ` + "`go.mod`" + ` and with the programs that are built. It also compares the
+version that the API server of the tests reports with the one that its program is built with. ` + "`make test-integration KUBERNETES=1.35`" + `
+runs the tests on an API server of that version.
 
 | Module | Version | Used for | Tested by |
 |---|---|---|---|

@@ -140,8 +140,8 @@ func writeTable(o options) error {
 		return err
 	}
 	var b strings.Builder
-	b.WriteString("# End to end on real Cilium\n\nWritten by `make e2e-matrix`: seconds that each scenario took, on clusters of real nodes (kubelet, containerd,\n" +
-		"Cilium's agent and CNI plugin, unmodified), with both families of addresses. Many scenarios run in parallel; their\n" +
+	b.WriteString("# End to end on real Cilium\n\nWritten by `make e2e-matrix` and `make e2e-table`: seconds that each scenario took, on clusters of real nodes (kubelet,\n" +
+		"containerd, Cilium's agent and CNI plugin, unmodified), with both families of addresses. Many scenarios run in parallel; their\n" +
 		"code is in `test/e2e/scenarios`. Pods of other nodes are reached through tunnels, or with native routing by routes to the\n" +
 		"subnets of nodes; with the latter, scenarios in which an address leaves its subnet are left out (-).\n\n| Scenario |")
 	rule := "\n| --- |"
