@@ -17,19 +17,23 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"k8s.io/apiserver/pkg/authentication/user"
+	certutil "k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
 )
 
 // certificateLife is the lifetime of the certificates, and so the maximum lifetime of a work folder.
 const certificateLife = 10 * 365 * 24 * time.Hour
 
-// pki contains the paths of the keys and certificates in the work folder, and the certificate of the authority. The
-// private key of the authority is not stored: no certificate is signed after the first start.
+// pki contains the paths of the keys and certificates in the work folder, and the certificate of the authority.
 type pki struct {
-	caFile, certFile, keyFile string
+	// A start whose API server has other addresses signs a new serving certificate with the key in caKeyFile. Work folders of
+	// earlier versions do not have this file.
+	caFile, caKeyFile string
+	certFile, keyFile string
 	// kubeletClientCertFile and kubeletClientKeyFile contain the client certificate and its key, with which the API server
 	// connects to kubelets.
 	kubeletClientCertFile, kubeletClientKeyFile string
@@ -38,11 +42,12 @@ type pki struct {
 }
 
 // ensurePKI returns the keys and certificates of an earlier run. If there are none, it creates them, with a serving
-// certificate for the given addresses. An existing serving certificate is not changed, even if it lacks some of the
-// addresses. Kubeconfigs contain the certificate authority, so a restart must not change that authority.
+// certificate for the given addresses. If an existing serving certificate lacks one of the addresses, ensurePKI replaces the
+// certificate. Kubeconfigs contain the certificate authority, so a restart must not change that authority.
 func ensurePKI(dir string, addresses []net.IP) (*pki, error) {
 	p := &pki{
 		caFile:                filepath.Join(dir, "ca.crt"),
+		caKeyFile:             filepath.Join(dir, "ca.key"),
 		certFile:              filepath.Join(dir, "apiserver.crt"),
 		keyFile:               filepath.Join(dir, "apiserver.key"),
 		kubeletClientCertFile: filepath.Join(dir, "kubelet-client.crt"),
@@ -57,6 +62,9 @@ func ensurePKI(dir string, addresses []net.IP) (*pki, error) {
 	switch {
 	case err == nil:
 		p.caPEM = caPEM
+		if err := p.coverAddresses(addresses); err != nil {
+			return nil, err
+		}
 		return p, nil
 	case !errors.Is(err, os.ErrNotExist):
 		return nil, fmt.Errorf("read the certificate authority: %w", err)
@@ -67,8 +75,37 @@ func ensurePKI(dir string, addresses []net.IP) (*pki, error) {
 	return p, nil
 }
 
+// coverAddresses replaces the stored serving certificate if it lacks one of the addresses. The new certificate has the same key
+// and the same authority.
+func (p *pki) coverAddresses(addresses []net.IP) error {
+	stored, err := certutil.CertsFromFile(p.certFile)
+	if err != nil {
+		return fmt.Errorf("read the serving certificate: %w", err)
+	}
+	missing := slices.IndexFunc(addresses, func(a net.IP) bool { return !slices.ContainsFunc(stored[0].IPAddresses, a.Equal) })
+	if missing < 0 {
+		return nil
+	}
+	ca, err := certutil.ParseCertsPEM(p.caPEM)
+	if err != nil {
+		return fmt.Errorf("parse the certificate authority: %w", err)
+	}
+	key, err := keyutil.PrivateKeyFromFile(p.caKeyFile)
+	if errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("the serving certificate %s does not cover address %s and can't be replaced, because the key of its authority was not stored; use the addresses of the earlier run or another work folder", p.certFile, addresses[missing])
+	}
+	if err != nil {
+		return fmt.Errorf("read the key of the certificate authority: %w", err)
+	}
+	signer, ok := key.(crypto.Signer)
+	if !ok {
+		return fmt.Errorf("the key of the certificate authority in %s can't sign: it is a %T", p.caKeyFile, key)
+	}
+	return p.writeServing(addresses, stored[0].PublicKey, ca[0], signer)
+}
+
 // create creates a certificate authority, the certificates that it signs, and the key that signs service account
-// tokens. It writes all of them to files except the private key of the authority.
+// tokens. It writes all of them to files.
 func (p *pki) create(addresses []net.IP) error {
 	caKey, err := newKey()
 	if err != nil {
@@ -92,17 +129,6 @@ func (p *pki) create(addresses []net.IP) error {
 	if err != nil {
 		return err
 	}
-	serving := &x509.Certificate{
-		Subject:     pkix.Name{CommonName: "kube-apiserver"},
-		KeyUsage:    x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		DNSNames:    []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"},
-		IPAddresses: addresses,
-	}
-	servingDER, err := sign(serving, ca, serverKey.Public(), caKey)
-	if err != nil {
-		return fmt.Errorf("sign the serving certificate: %w", err)
-	}
 	clientKey, err := newKey()
 	if err != nil {
 		return err
@@ -124,16 +150,33 @@ func (p *pki) create(addresses []net.IP) error {
 
 	p.caPEM = encodeCertificate(caDER)
 	if err := errors.Join(
+		writeKey(p.caKeyFile, caKey),
 		writeKey(p.keyFile, serverKey),
 		writeKey(p.kubeletClientKeyFile, clientKey),
 		writeKey(p.serviceAccountKeyFile, serviceAccountKey),
 		writePrivate(p.kubeletClientCertFile, encodeCertificate(clientDER)),
-		writePrivate(p.certFile, encodeCertificate(servingDER)),
+		p.writeServing(addresses, serverKey.Public(), ca, caKey),
 	); err != nil {
 		return err
 	}
 	// Write this file last: a later start that finds this file uses the other files.
 	return writePrivate(p.caFile, p.caPEM)
+}
+
+// writeServing writes a serving certificate for the addresses.
+func (p *pki) writeServing(addresses []net.IP, public crypto.PublicKey, ca *x509.Certificate, caKey crypto.Signer) error {
+	serving := &x509.Certificate{
+		Subject:     pkix.Name{CommonName: "kube-apiserver"},
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		DNSNames:    []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"},
+		IPAddresses: addresses,
+	}
+	der, err := sign(serving, ca, public, caKey)
+	if err != nil {
+		return fmt.Errorf("sign the serving certificate: %w", err)
+	}
+	return writePrivate(p.certFile, encodeCertificate(der))
 }
 
 func newKey() (*ecdsa.PrivateKey, error) {

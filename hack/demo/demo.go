@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -39,6 +40,8 @@ var nodes = []string{"node-1", "node-2", "node-3"}
 type demo struct {
 	bin, dir, manifests string
 	keep                bool
+	// left is true if the cluster keeps running when run returns.
+	left bool
 	// recording is nil if no metrics are written.
 	recording *recording
 	began     time.Time
@@ -56,7 +59,7 @@ func (d *demo) run(ctx context.Context) error {
 	if err := d.bringUp(ctx); err != nil {
 		return err
 	}
-	if !d.keep {
+	if d.left = d.keep; !d.left {
 		defer d.cluster.Stop()
 	}
 	for _, act := range []func(context.Context) error{
@@ -82,6 +85,21 @@ func (d *demo) run(ctx context.Context) error {
 	fmt.Printf("\nAll %d acts passed in %s: no address changed and no two pods shared one.\n", d.acts, time.Since(d.began).Round(100*time.Millisecond))
 	return nil
 }
+
+// failure returns the text for the user after run has returned an error.
+func (d *demo) failure(err error) string {
+	text := fmt.Sprintf("\ndemo: FAILED: %v\nThe logs are in %s.\n", err, filepath.Join(d.dir, "logs"))
+	if errors.Is(err, context.Canceled) {
+		text = "demo: interrupted\n"
+	}
+	if d.left {
+		text += "The cluster keeps running. " + d.stopHint() + "\n"
+	}
+	return text
+}
+
+// stopHint returns the sentence that says how to stop a cluster that keeps running.
+func (d *demo) stopHint() string { return "To stop it: make demo-stop DEMO_DIR=" + d.dir }
 
 // perform runs an act with a time limit, and checks for violations after it.
 func (d *demo) perform(ctx context.Context, act func(context.Context) error) error {
@@ -242,5 +260,5 @@ The first %d acts passed, and the cluster keeps running. To use it:
   kubectl get fixedips
   kubectl get ciliumnode node-1 -o jsonpath='{.spec.ipam}'
 
-To stop it: make demo-stop DEMO_DIR=%s`, d.acts, d.cluster.Kubeconfig(cluster.Admin), d.dir)
+%s`, d.acts, d.cluster.Kubeconfig(cluster.Admin), d.stopHint())
 }

@@ -4,6 +4,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -46,5 +48,28 @@ func TestFolderOfAnotherCluster(t *testing.T) {
 	case err := <-ended:
 		t.Errorf("the process of the other cluster has ended: %v", err)
 	case <-time.After(100 * time.Millisecond):
+	}
+}
+
+// TestFailure checks that a failed demo says whether its cluster keeps running, and how to stop that cluster.
+func TestFailure(t *testing.T) {
+	const left = "The cluster keeps running. To stop it: make demo-stop DEMO_DIR=/tmp/demo\n"
+	failed := errors.New("pod web-0 is not ready")
+	for name, c := range map[string]struct {
+		left bool
+		err  error
+		want string
+	}{
+		"failed":                  {err: failed, want: "\ndemo: FAILED: pod web-0 is not ready\nThe logs are in /tmp/demo/logs.\n"},
+		"failed, with -keep":      {left: true, err: failed, want: "\ndemo: FAILED: pod web-0 is not ready\nThe logs are in /tmp/demo/logs.\n" + left},
+		"interrupted":             {err: fmt.Errorf("wait: %w", context.Canceled), want: "demo: interrupted\n"},
+		"interrupted, with -keep": {left: true, err: fmt.Errorf("wait: %w", context.Canceled), want: "demo: interrupted\n" + left},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := &demo{dir: "/tmp/demo", left: c.left}
+			if got := d.failure(c.err); got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
 	}
 }

@@ -8,12 +8,10 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"syscall"
 	"time"
 
@@ -54,14 +52,8 @@ func main() {
 	if *record > 0 {
 		d.recording = &recording{period: *record, folder: *scrapes}
 	}
-	err := d.run(ctx)
-	switch {
-	case err == nil:
-		return
-	case errors.Is(err, context.Canceled):
-		fmt.Fprintln(os.Stderr, "demo: interrupted")
-	default:
-		fmt.Fprintf(os.Stderr, "\ndemo: FAILED: %v\nThe logs are in %s.\n", err, filepath.Join(*dir, "logs"))
+	if err := d.run(ctx); err != nil {
+		fmt.Fprint(os.Stderr, d.failure(err))
+		os.Exit(1)
 	}
-	os.Exit(1)
 }

@@ -15,6 +15,9 @@ import (
 	"fixedip.io/fixedip/hack/cluster"
 )
 
+// marker is the file by which a work folder shows that Start created it.
+const marker = ".fixedip-realcluster"
+
 // Down stops the cluster of a work folder and deletes the folder. The cluster may have been started by another process or
 // only partly. Down returns no error if the folder does not exist or is empty, but refuses any other folder that is not the
 // work folder of a cluster.
@@ -42,6 +45,23 @@ func Down(dir string) error {
 	return nil
 }
 
+// createFolder creates the work folder with its marker and its folders.
+func createFolder(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("create the work folder: %w", err)
+	}
+	// Create the marker first, so that Down accepts a folder that was only partly created.
+	if err := os.WriteFile(filepath.Join(dir, marker), nil, 0o644); err != nil {
+		return fmt.Errorf("mark the work folder: %w", err)
+	}
+	for _, name := range []string{nodesDir, toolsDir, cniDir} {
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
+			return fmt.Errorf("create the work folder: %w", err)
+		}
+	}
+	return nil
+}
+
 // isWorkFolder returns an error if a folder has content but is not the work folder of a cluster. Down deletes no such
 // folder.
 func isWorkFolder(dir string) error {
@@ -52,11 +72,14 @@ func isWorkFolder(dir string) error {
 	if len(entries) == 0 {
 		return nil
 	}
-	// nodesDir is the first folder that a cluster creates.
-	if _, err := os.Stat(filepath.Join(dir, nodesDir)); err != nil {
-		return fmt.Errorf("folder %s is not empty and is not the work folder of a cluster; use another folder", dir)
+	if _, err := os.Stat(filepath.Join(dir, marker)); err == nil {
+		return nil
 	}
-	return nil
+	// Earlier versions wrote no marker, but this link.
+	if plugin, err := os.Lstat(filepath.Join(dir, cniDir, ciliumPlugin)); err == nil && plugin.Mode()&fs.ModeSymlink != 0 {
+		return nil
+	}
+	return fmt.Errorf("folder %s is not empty and is not the work folder of a cluster; use another folder", dir)
 }
 
 // removeTraces removes the network links and the cgroups that remain on the machine after the processes of a cluster have

@@ -4,6 +4,7 @@
 package realcluster
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,30 +13,44 @@ import (
 
 // TestIsWorkFolder checks that isWorkFolder returns an error for a folder that Down must not delete.
 func TestIsWorkFolder(t *testing.T) {
+	const refused = "is not the work folder of a cluster"
 	for name, c := range map[string]struct {
+		// created is true if createFolder creates the folder.
+		created bool
+		// entries are added to the folder: folders end with a slash, and a link contains its target.
 		entries []string
 		err     string
 	}{
-		"empty":          {},
-		"work folder":    {entries: []string{"nodes/", "logs/"}},
-		"partly created": {entries: []string{"nodes/"}},
-		"another folder": {entries: []string{"thesis.tex"}, err: "is not the work folder of a cluster"},
+		"empty":                              {},
+		"work folder":                        {created: true, entries: []string{"logs/"}},
+		"partly created":                     {entries: []string{marker}},
+		"work folder of an earlier version":  {entries: []string{"nodes/", "tools/", "cni/", "cni/cilium-cni -> /bin/cilium-cni"}},
+		"another folder":                     {entries: []string{"thesis.tex"}, err: refused},
+		"another folder with a folder nodes": {entries: []string{"nodes/", "thesis.tex"}, err: refused},
+		"another folder with CNI plugins":    {entries: []string{"nodes/", "cni/", "cni/cilium-cni"}, err: refused},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
+			dir := filepath.Join(t.TempDir(), "cluster")
+			err := os.Mkdir(dir, 0o755)
+			if c.created {
+				err = errors.Join(err, createFolder(dir))
+			}
 			for _, entry := range c.entries {
-				path := filepath.Join(dir, entry)
-				var err error
-				if strings.HasSuffix(entry, "/") {
-					err = os.Mkdir(path, 0o755)
-				} else {
-					err = os.WriteFile(path, nil, 0o600)
-				}
-				if err != nil {
-					t.Fatal(err)
+				link, target, isLink := strings.Cut(entry, " -> ")
+				path := filepath.Join(dir, link)
+				switch {
+				case isLink:
+					err = errors.Join(err, os.Symlink(target, path))
+				case strings.HasSuffix(entry, "/"):
+					err = errors.Join(err, os.Mkdir(path, 0o755))
+				default:
+					err = errors.Join(err, os.WriteFile(path, nil, 0o600))
 				}
 			}
-			err := isWorkFolder(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = isWorkFolder(dir)
 			if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
 				t.Errorf("got error %v, want %q (empty: no error)", err, c.err)
 			}

@@ -31,7 +31,7 @@ import (
 // 7 s for two nodes on two idle cores.
 const readyTimeout = 5 * time.Minute
 
-// Names of processes and folders. diskDir is in the folder of a node; the other folders are in the work folder.
+// Names of processes, folders and a CNI plugin. diskDir is in the folder of a node; the other folders are in the work folder.
 const (
 	hubName            = "hub"
 	productScheduler   = "fixedip-scheduler"
@@ -39,6 +39,7 @@ const (
 	nodesDir, toolsDir = "nodes", "tools"
 	diskDir            = "disk"
 	cniDir             = "cni"
+	ciliumPlugin       = "cilium-cni"
 )
 
 // Options configure a cluster.
@@ -347,13 +348,11 @@ func checkFolder(dir string) error {
 
 // prepareFolder creates the files that all nodes share.
 func prepareFolder(o Options) error {
-	for _, dir := range []string{nodesDir, toolsDir, cniDir} {
-		if err := os.MkdirAll(filepath.Join(o.Dir, dir), 0o755); err != nil {
-			return fmt.Errorf("create the work folder: %w", err)
-		}
+	if err := createFolder(o.Dir); err != nil {
+		return err
 	}
 	plugins := map[string]string{
-		"cilium-cni": filepath.Join(o.Bin, "cilium-"+o.CiliumVersion(), "cilium-cni"),
+		ciliumPlugin: filepath.Join(o.Bin, "cilium-"+o.CiliumVersion(), ciliumPlugin),
 		"loopback":   loopbackPlugin,
 	}
 	for name, target := range plugins {

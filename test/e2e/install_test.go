@@ -213,17 +213,18 @@ func (i installation) logPods() {
 func (i installation) rolledOut(name string) {
 	i.t.Helper()
 	var last appsv1.DeploymentStatus
+	var lastErr error
 	err := wait.PollUntilContextCancel(within(i.t), 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		d, err := i.api.AppsV1().Deployments(system).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return false, err
+		if lastErr = err; err != nil {
+			return false, nil
 		}
 		last = d.Status
 		all := *d.Spec.Replicas
 		return last.ObservedGeneration == d.Generation && last.UpdatedReplicas == all && last.Replicas == all && last.AvailableReplicas == all, nil
 	})
 	if err != nil {
-		i.t.Fatalf("wait for the rollout of Deployment %s: %v; last status: %+v", name, err, last)
+		i.t.Fatalf("wait for the rollout of Deployment %s: %v; last status: %+v", name, errors.Join(err, lastErr), last)
 	}
 }
 

@@ -19,8 +19,13 @@ import (
 	"fixedip.io/fixedip/hack/realcluster/preflight"
 )
 
-// stepTimeout is the time limit of one step of a test.
-const stepTimeout = 3 * time.Minute
+const (
+	// startTimeout is the time limit of the start of a cluster: realcluster.Start installs packages, starts the control plane,
+	// and then waits up to 5 min until the nodes are ready.
+	startTimeout = 8 * time.Minute
+	// stepTimeout is the time limit of one step of a test.
+	stepTimeout = 3 * time.Minute
+)
 
 // bin is the folder of the programs, as built by make test-e2e.
 var bin = os.Getenv("FIXEDIP_BIN")
@@ -54,7 +59,7 @@ func start(t *testing.T, change func(*realcluster.Options)) *realcluster.Cluster
 	if change != nil {
 		change(&o)
 	}
-	c, err := realcluster.Start(within(t), o)
+	c, err := realcluster.Start(limited(t, startTimeout), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,8 +68,11 @@ func start(t *testing.T, change func(*realcluster.Options)) *realcluster.Cluster
 }
 
 // within returns a context for one step of a test. The context ends after stepTimeout, or with the test.
-func within(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), stepTimeout)
+func within(t *testing.T) context.Context { return limited(t, stepTimeout) }
+
+// limited returns a context that ends after the time limit, or with the test.
+func limited(t *testing.T, limit time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -18,7 +18,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/hack/cluster"
 	"fixedip.io/fixedip/hack/realcluster"
@@ -128,16 +127,18 @@ func (s *scene) awaitPod(name string, condition func(*corev1.Pod) bool) *corev1.
 // awaitPodStatus waits until a pod meets the condition.
 func (s *scene) awaitPodStatus(name string, condition func(*corev1.Pod) bool) *corev1.Pod {
 	s.t.Helper()
-	var pod *corev1.Pod
+	pod := &corev1.Pod{}
+	var last error
 	err := wait.PollUntilContextCancel(within(s.t), 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
-		var err error
-		if pod, err = s.api.CoreV1().Pods("default").Get(ctx, name, metav1.GetOptions{}); err != nil {
-			return false, client.IgnoreNotFound(err)
+		now, err := s.api.CoreV1().Pods("default").Get(ctx, name, metav1.GetOptions{})
+		if last = err; err != nil {
+			return false, nil
 		}
+		pod = now
 		return condition(pod), nil
 	})
 	if err != nil {
-		s.t.Fatalf("wait for pod %s: %v; last status: %+v", name, err, pod.Status)
+		s.t.Fatalf("wait for pod %s: %v; last status: %+v", name, errors.Join(err, last), pod.Status)
 	}
 	return pod
 }

@@ -15,7 +15,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -25,7 +24,7 @@ import (
 func (e *env) awaitEndpoint(what, name string, wanted func(*ciliumv2.CiliumEndpoint) bool) *ciliumv2.CiliumEndpoint {
 	e.t.Helper()
 	var cep *ciliumv2.CiliumEndpoint
-	err := wait.PollUntilContextCancel(e.whileAllRun(), 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+	err := e.pollWhileAllRun(100*time.Millisecond, func(ctx context.Context) (bool, error) {
 		cep = &ciliumv2.CiliumEndpoint{}
 		switch err := e.api.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, cep); {
 		case apierrors.IsNotFound(err):

@@ -20,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"fixedip.io/fixedip/hack/cluster"
@@ -157,6 +158,17 @@ func (e *env) whileAllRun() context.Context {
 	}
 	e.t.Cleanup(func() { cancel(nil) })
 	return ctx
+}
+
+// pollWhileAllRun calls condition at once and after each interval until it returns true or an error, or the context of
+// whileAllRun ends. If that context ends, the error is its cause, which names the process that does not run.
+func (e *env) pollWhileAllRun(interval time.Duration, condition wait.ConditionWithContextFunc) error {
+	ctx := e.whileAllRun()
+	err := wait.PollUntilContextCancel(ctx, interval, true, condition)
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
 }
 
 func (e *env) startNode(name string, args ...string) *cluster.Process {

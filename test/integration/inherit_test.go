@@ -259,7 +259,7 @@ func (e *env) agentless(name string, podCIDRs ...string) {
 func (e *env) controllerMetrics(port int, want map[string]float64) {
 	e.t.Helper()
 	got := map[string]float64{}
-	err := wait.PollUntilContextCancel(e.whileAllRun(), 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+	err := e.pollWhileAllRun(100*time.Millisecond, func(ctx context.Context) (bool, error) {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/metrics", port), nil)
 		if err != nil {
 			return false, err

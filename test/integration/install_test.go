@@ -22,7 +22,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -249,7 +248,7 @@ func (i installation) run(name string, args ...string) {
 		at := slices.IndexFunc(container.Ports, func(p corev1.ContainerPort) bool { return p.Name == get.Port.String() })
 		url := fmt.Sprintf("%s://127.0.0.1:%d%s", strings.ToLower(string(get.Scheme)), container.Ports[at].HostPort, get.Path)
 		var last string
-		err := wait.PollUntilContextCancel(i.whileAllRun(), 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		err := i.pollWhileAllRun(100*time.Millisecond, func(ctx context.Context) (bool, error) {
 			request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 			if err != nil {
 				return false, err

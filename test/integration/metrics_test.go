@@ -18,7 +18,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/component-base/metrics/testutil"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -89,7 +88,7 @@ func (s *served) await(what, path, token string, wanted func(status int, body st
 	var status int
 	var body string
 	var failed error
-	err := wait.PollUntilContextCancel(s.e.whileAllRun(), 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+	err := s.e.pollWhileAllRun(100*time.Millisecond, func(ctx context.Context) (bool, error) {
 		status, body, failed = s.get(ctx, path, token)
 		return failed == nil && wanted(status, body), nil
 	})

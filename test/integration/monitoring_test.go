@@ -18,7 +18,6 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/component-base/metrics/testutil"
 	"sigs.k8s.io/yaml"
 
@@ -119,7 +118,7 @@ func TestMonitoringNamesExist(t *testing.T) {
 		t.Fatalf("got %d alerts and panels, want at least 30", len(all))
 	}
 	var missing []string
-	err := wait.PollUntilContextCancel(e.whileAllRun(), 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+	err := e.pollWhileAllRun(200*time.Millisecond, func(ctx context.Context) (bool, error) {
 		_, ofScheduler, err := scheduler.get(ctx, "/metrics", scheduler.token)
 		if err != nil {
 			return false, nil

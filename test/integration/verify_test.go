@@ -23,7 +23,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/component-base/metrics/testutil"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -67,7 +66,7 @@ func (e *env) awaitCondition(name, kind string, status metav1.ConditionStatus, r
 func (e *env) awaitEventOn(kind, name, reason, words string) {
 	e.t.Helper()
 	var have []string
-	err := wait.PollUntilContextCancel(e.whileAllRun(), 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+	err := e.pollWhileAllRun(200*time.Millisecond, func(ctx context.Context) (bool, error) {
 		var list eventsv1.EventList
 		if err := e.api.List(ctx, &list); err != nil {
 			return false, err
@@ -93,7 +92,7 @@ func (e *env) awaitEventOn(kind, name, reason, words string) {
 func (e *env) awaitMetric(port int, name string, labels map[string]string, accept func(float64) bool) {
 	e.t.Helper()
 	var last string
-	err := wait.PollUntilContextCancel(e.whileAllRun(), 200*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+	err := e.pollWhileAllRun(200*time.Millisecond, func(ctx context.Context) (bool, error) {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/metrics", port), nil)
 		if err != nil {
 			return false, err

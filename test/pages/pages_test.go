@@ -107,3 +107,27 @@ func TestRun(t *testing.T) {
 		})
 	}
 }
+
+// TestRunEnded checks that the error of a console command contains the output of the last run if ctx ends during the wait for
+// the next run.
+func TestRunEnded(t *testing.T) {
+	ran := filepath.Join(t.TempDir(), "ran")
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		for ctx.Err() == nil {
+			if _, err := os.Stat(ran); err == nil {
+				break
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		// Let bash exit.
+		time.Sleep(retryInterval / 5)
+		cancel()
+	}()
+	s := Shell{Dir: t.TempDir(), Env: []string{"PATH=" + os.Getenv("PATH")}, RetryFor: time.Minute}
+	err := s.Run(ctx, Step{Line: 9, Command: "echo no; touch " + ran, Output: []string{"yes"}})
+	if want := "it printed:\nno\n"; err == nil || !strings.HasSuffix(err.Error(), want) {
+		t.Errorf("got error %v, want one that ends with %q", err, want)
+	}
+}

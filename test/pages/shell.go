@@ -40,17 +40,18 @@ func (s Shell) Run(ctx context.Context, step Step) error {
 		if err == nil {
 			return nil
 		}
-		if ctx.Err() != nil || time.Now().After(deadline) {
-			status := "exit status 0"
-			if failure != nil {
-				status = failure.Error()
+		if ctx.Err() == nil && !time.Now().After(deadline) {
+			select {
+			case <-time.After(retryInterval):
+				continue
+			case <-ctx.Done():
 			}
-			return fmt.Errorf("command %q of line %d (%s): %w; it printed:\n%s", step.Command, step.Line, status, err, out)
 		}
-		select {
-		case <-ctx.Done(): // The loop ends after the next attempt.
-		case <-time.After(retryInterval):
+		status := "exit status 0"
+		if failure != nil {
+			status = failure.Error()
 		}
+		return fmt.Errorf("command %q of line %d (%s): %w; it printed:\n%s", step.Command, step.Line, status, err, out)
 	}
 }
 

@@ -33,7 +33,7 @@ const (
 
 // clusterActions returns the possible actions of the controllers of Kubernetes, the default scheduler, Cilium's operator and
 // another program. All of these programs act on the current objects, because their lag would add nothing to the lag of the
-// nodes. clusterActions also updates lastContact of each node that reaches the API server.
+// nodes. clusterActions also updates lastContact of each node that reaches the API server, as markUnreachable does.
 func (w *world) clusterActions(now time.Time) []action {
 	var d []action
 	add := func(name string, do func()) { d = append(d, action{name, do}) }

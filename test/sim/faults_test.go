@@ -101,7 +101,7 @@ func (w *world) faultActions() []action {
 			case i.synced:
 				add(fmt.Sprintf("watch stalls: of %ss of %s", i.of, p), func() { i.stalled = true })
 			}
-			if !i.synced || i.broken {
+			if !p.cut && (!i.synced || i.broken) {
 				add(fmt.Sprintf("stale list: of %ss of %s", i.of, p), func() { w.logf("%s", i.step(1+w.choose(6))) })
 			}
 		}

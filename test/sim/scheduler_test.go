@@ -6,8 +6,10 @@ package sim
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"regexp"
 	"slices"
+	"testing"
 	"testing/synctest"
 	"time"
 
@@ -28,15 +30,16 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
+	"fixedip.io/fixedip/ipam/core/pool"
 	"fixedip.io/fixedip/ipam/store/ciliumconfigmap"
 	"fixedip.io/fixedip/ipam/store/serverversion"
 	"fixedip.io/fixedip/plugins/apis/config"
 	"fixedip.io/fixedip/plugins/fixedip"
 )
 
-// usedBy matches the part of a message of package binder that names a pod that uses an address, such as "in use by db/a-0; ".
-// It does not match the messages of package pool, which contain "in use by pod db/a-0; ".
-var usedBy = regexp.MustCompile(`use(?:d)? by (\S+)[;,] `)
+// usedBy matches the part of a message that names a pod that uses an address. Messages of package binder contain "in use by
+// db/a-0", those of package pool "in use by pod db/a-0".
+var usedBy = regexp.MustCompile(`used? by (?:pod )?([^\s/"]+/[^\s;,)]+)(?:[;,)]|$)`)
 
 // flushInterval is the time after which a pod is tried again if no event requeues it.
 const flushInterval = 5 * time.Minute
@@ -383,4 +386,35 @@ func (l bindingResult) finish() {
 	}
 	// After a failed binding cycle the pod is tried again when the backoff is over, even without an event.
 	l.p.due = time.Now().Add(min(time.Second<<min(l.p.attempts-1, 4), 10*time.Second))
+}
+
+// TestUsedBy checks which pods usedBy finds in the messages of a scheduler about addresses in use.
+func TestUsedBy(t *testing.T) {
+	inUse := func(user string) *pool.Blocker {
+		return &pool.Blocker{Addr: netip.MustParseAddr("10.1.0.6"), Node: "a", Reason: pool.InUseByPod, Who: user, Requester: "db/c-0"}
+	}
+	for name, c := range map[string]struct {
+		message string
+		want    []string
+	}{
+		"status of a pod":                     {"IP 10.1.0.6 on node a is still in use by db/job1; the pod can be placed there when that pod is deleted or has ended", []string{"db/job1"}},
+		"report of an agent":                  {"the agent of node a reports IP 10.1.0.6 as used by db/job1; the pod can be placed there when the agent no longer reports that", []string{"db/job1"}},
+		"two slots":                           {"10.1.0.6 on node a (the agent there still reports the address as used by db/job1), 10.1.0.7 on node a (the agent there still reports the address as used by db/job2)", []string{"db/job1", "db/job2"}},
+		"blocker with advice":                 {"requests 10.1.0.6 (annotation): " + inUse("db/job1").Message(), []string{"db/job1"}},
+		"blocker of a claim":                  {"node(s) couldn't give the pod an address: " + inUse("db/job1").Error(), []string{"db/job1"}},
+		"blocker: the former pod":             {inUse("db/c-0").Message(), nil},
+		"blocker: a pod of another namespace": {inUse("other/job1").Message(), nil},
+		"blocker: an unknown pod":             {inUse(pool.UnknownUser).Message(), nil},
+		"blocker: the node itself":            {inUse("router").Message(), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			for _, named := range usedBy.FindAllStringSubmatch(c.message, -1) {
+				got = append(got, named[1])
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("message %q: got pods %q, want %q", c.message, got, c.want)
+			}
+		})
+	}
 }

@@ -15,8 +15,6 @@ import (
 
 	"github.com/spf13/pflag"
 	"k8s.io/klog/v2"
-
-	"fixedip.io/fixedip/hack/cluster/lifeline"
 )
 
 // Options are the settings of one program.
@@ -28,8 +26,8 @@ type Options interface {
 }
 
 // Main parses the command line, validates o, and calls run with a context that ends when the process receives SIGINT or
-// SIGTERM. It adds the flags --exit-with-parent and --v to those of o. With --help, Main prints the flags and does not call
-// run. If one of these steps fails, Main prints the error and exits with status 1.
+// SIGTERM. It adds the flag --v to those of o. With --help, Main prints the flags and does not call run. If one of these steps
+// fails, Main prints the error and exits with status 1.
 func Main(name string, o Options, run func(context.Context) error) {
 	if err := start(name, o, run); err != nil {
 		klog.Flush()
@@ -40,11 +38,9 @@ func Main(name string, o Options, run func(context.Context) error) {
 }
 
 func start(name string, o Options, run func(context.Context) error) error {
-	var exitWithParent bool
 	var verbosity int
 	flags := pflag.NewFlagSet(name, pflag.ContinueOnError)
 	o.AddFlags(flags)
-	flags.BoolVar(&exitWithParent, "exit-with-parent", false, "Exit when the process that started this process exits.")
 	flags.IntVarP(&verbosity, "v", "v", 0, "Log level.")
 	switch err := flags.Parse(os.Args[1:]); {
 	case errors.Is(err, pflag.ErrHelp):
@@ -61,11 +57,6 @@ func start(name string, o Options, run func(context.Context) error) error {
 	}
 	if err := setVerbosity(verbosity); err != nil {
 		return err
-	}
-	if exitWithParent {
-		if err := lifeline.Bind(); err != nil {
-			return err
-		}
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()

@@ -232,10 +232,12 @@ func TestMoveIsRecordedFirst(t *testing.T) {
 }
 
 // TestConcurrentMoves checks that the pools of two nodes never offer the same address at the same time. Meanwhile two
-// schedulers move the same pod, and an actor removes the cooldown entries of nodes a and b. For some seeds, another actor
-// releases the addresses and tries to claim them for another pod at their home. For the remaining seeds, the test also checks
-// that the next scheduler can move the pod to some node afterwards. Requests come in random order, and some watches are late.
+// schedulers move the same pod, and an actor removes the cooldown entries. For some seeds, another actor releases the addresses
+// and claims them for another pod at their home; with at least one of these seeds, that happens during a move. For the remaining
+// seeds, the test also checks that the next scheduler can move the pod to some node afterwards. Requests come in random order,
+// and some watches are late.
 func TestConcurrentMoves(t *testing.T) {
+	claimedInMove := 0
 	for seed := range uint64(300) {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -277,6 +279,7 @@ func TestConcurrentMoves(t *testing.T) {
 			done := make(chan struct{})
 			go func() { running.Wait(); close(done) }()
 			s.drive(done)
+			claimedInMove += s.claimedInMove
 			if t.Failed() || seed%3 > 0 {
 				return
 			}
@@ -298,5 +301,8 @@ func TestConcurrentMoves(t *testing.T) {
 		if t.Failed() {
 			t.Fatalf("failed with seed %d", seed)
 		}
+	}
+	if claimedInMove == 0 {
+		t.Error("with none of the seeds, the addresses were claimed for another pod during a move")
 	}
 }

@@ -61,6 +61,8 @@ type pools struct {
 	actors []*actor
 	rand   *rand.Rand
 	log    []string
+	// moving is the number of moves in flight. claimedInMove is the number of claims for other-0 that were written during a move.
+	moving, claimedInMove int
 }
 
 // actor is one process: a scheduler that moves addresses, or a controller that releases them or ends cooldowns.
@@ -225,7 +227,15 @@ func (a *actor) goTo(ctx context.Context, pod *corev1.Pod, node string) error {
 	if err != nil {
 		return err
 	}
+	a.countMoves(1)
+	defer a.countMoves(-1)
 	return a.binder.migrate(ctx, pod, p, claim)
+}
+
+func (s *pools) countMoves(change int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.moving += change
 }
 
 // checkMoved fails the test unless the pool of the node gives the addresses to the pod and, if the node is not their home,
@@ -286,10 +296,10 @@ func (s *pools) note(line string) {
 	s.log = append(s.log, line)
 }
 
-// expire removes the cooldown entries of nodes a and b as the controller does, with a cooldown of 0 and agents that
-// acknowledge at once.
+// expire removes the cooldown entries as the controller does, with a cooldown of 0, agents that acknowledge at once, and no
+// check whether another node still has an address.
 func (a *actor) expire(ctx context.Context) {
-	for _, node := range []string{"a", "b"} {
+	for _, node := range []string{"home", "a", "b"} {
 		err := a.binder.write(ctx, node, func(n pool.NodePool) ([]pool.EntryChange, error) {
 			none := func(netip.Addr) bool { return false }
 			state := nodepool.State{Now: time.Now(), Held: none, OnOtherNode: none, Acknowledged: func(pool.NodePool, netip.Addr) bool { return true }}
@@ -303,16 +313,17 @@ func (a *actor) expire(ctx context.Context) {
 }
 
 // release releases the addresses as the controller does for a FixedIP that is being deleted, and then tries to claim them for
-// another pod at their home. The claim is refused while the home has cooldown entries for the addresses, which expire does not
-// remove.
+// another pod at their home. The claim is refused until expire has removed the cooldown entries there.
 func (a *actor) release(ctx context.Context) {
 	record := &v1alpha1.FixedIP{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &metav1.Time{}, Finalizers: []string{v1alpha1.Finalizer}}}
 	l := a.binder.Cache.Ledger
-	write := func(node string, decide func(pool.NodePool) ([]pool.EntryChange, error)) {
-		// After a failed write, the loop below decides again.
-		if err := a.binder.write(ctx, node, decide); err != nil {
+	write := func(node string, decide func(pool.NodePool) ([]pool.EntryChange, error)) bool {
+		err := a.binder.write(ctx, node, decide)
+		if err != nil {
+			// The loop below decides again.
 			a.note("release: " + err.Error())
 		}
+		return err == nil
 	}
 	for range 20 {
 		next := reclaim.Decide(reclaim.State{Record: record, Held: l.Held(movedOwner), MoveTargets: l.MoveTargets(movedOwner), Moved: l.Moved(movedOwner)})
@@ -333,9 +344,16 @@ func (a *actor) release(ctx context.Context) {
 			return nil, nil
 		})
 		if next.Type == reclaim.FinishRecord {
-			write("home", func(n pool.NodePool) ([]pool.EntryChange, error) {
-				return n.Claim(movedAddrs, pool.OwnedEntry("db", "other-0", "StatefulSet", "other"))
+			var claim []pool.EntryChange
+			written := write("home", func(n pool.NodePool) (_ []pool.EntryChange, err error) {
+				claim, err = n.Claim(movedAddrs, pool.OwnedEntry("db", "other-0", "StatefulSet", "other"))
+				return claim, err
 			})
+			a.mu.Lock()
+			if written && len(claim) > 0 && a.moving > 0 {
+				a.claimedInMove++
+			}
+			a.mu.Unlock()
 		}
 	}
 }

@@ -72,9 +72,11 @@ func (b *bench) watchBinds(ctx context.Context, a arm, watcher watch.Interface, 
 		case e, open := <-watcher.ResultChan():
 			if !open {
 				// The API server ends the watch of a client that reads too slowly.
-				if watcher, err = b.watchPods(ctx, a); err != nil {
+				next, err := b.watchPods(ctx, a)
+				if err != nil {
 					return found, err
 				}
+				watcher = next
 				continue
 			}
 			pod, ok := e.Object.(*corev1.Pod)

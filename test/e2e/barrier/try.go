@@ -92,7 +92,7 @@ func (s *site) try(ctx context.Context, d disturbance) (result, error) {
 	}
 	if a.Answered {
 		a.Latency = a.at.Sub(a.asked)
-		a.After = max(0, a.at.Sub(latest(over, a.asked)))
+		a.After = max(0, a.at.Sub(over))
 		if !impossible.IsZero() && a.at.Before(impossible) {
 			a.Wrong = append(a.Wrong, "the barrier was answered before the agent could process the probe")
 		}
@@ -104,13 +104,6 @@ func (s *site) try(ctx context.Context, d disturbance) (result, error) {
 		fmt.Printf("WRONG: %s, %s: %s\n", s.name, d.name, w)
 	}
 	return a.result, a.edit(ctx, func(n pool.NodePool, addr netip.Addr) pool.EntryChange { return n.Set(addr, pool.Entry{}) })
-}
-
-func latest(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 // withdraw writes withdrawnOwner into the dynamic entries of one free address and of one address in use, if they exist.

@@ -164,8 +164,9 @@ func (t *trial) runOne(parent context.Context, s scenario, m *killer, nodes []st
 	if parent.Err() != nil {
 		return // the cluster is about to end
 	}
-	if err := sc.close(context.WithoutCancel(ctx)); err != nil && o.err == nil {
-		t.record(outcome{name: name + ": tidying up", err: err}, namespace)
+	if err := sc.close(context.WithoutCancel(ctx)); err != nil {
+		// The archive of a failed scenario keeps its name.
+		t.record(outcome{name: name + ": tidying up", err: err}, namespace+"-tidying-up")
 	}
 }
 

@@ -102,8 +102,9 @@ func run() error {
 	if o.compatibility != "" && o.table == "" {
 		return errors.New("-compatibility needs -table")
 	}
-	for text := range strings.SplitSeq(*cilium, ",") {
-		o.targets = append(o.targets, parseTarget(text, o.profile))
+	var err error
+	if o.targets, err = o.parseTargets(*cilium); err != nil {
+		return err
 	}
 	if !slices.Contains(killModes, o.kills) {
 		return fmt.Errorf("-kills %s: must be one of %v", o.kills, killModes)
@@ -124,7 +125,6 @@ func run() error {
 	if o.parallel < 1 {
 		return fmt.Errorf("-beside %d: must be at least 1", o.parallel)
 	}
-	var err error
 	if o.only, err = regexp.Compile(*only); err != nil {
 		return fmt.Errorf("-run %q: %w", *only, err)
 	}
@@ -180,9 +180,31 @@ type target struct {
 	profile
 }
 
+// parseTargets parses the value of -cilium. It returns an error for a target whose cluster cannot be started, for example
+// because a version is not known.
+func (o options) parseTargets(list string) ([]target, error) {
+	var targets []target
+	for text := range strings.SplitSeq(list, ",") {
+		at := parseTarget(text, o.profile)
+		if err := o.layoutOf(at).Validate(); err != nil {
+			return nil, fmt.Errorf("-cilium %s: %w", text, err)
+		}
+		targets = append(targets, at)
+	}
+	return targets, nil
+}
+
+// layoutOf returns the layout of the cluster of a target.
+func (o options) layoutOf(at target) layout.Options {
+	return layout.Options{
+		Cilium: at.line, Kubernetes: at.kubernetes, Nodes: 3, Spare: 1, Families: []string{layout.IPv4, layout.IPv6},
+		Routing: at.routing, UpdateRate: o.updateRate,
+	}
+}
+
 // parseTarget parses an element of -cilium: the minor version of Cilium and, after slashes, a routing or a minor version of
 // Kubernetes that overrides the profile of the flags. It takes any text that is no routing for a version of Kubernetes;
-// realcluster.Start refuses unknown versions.
+// parseTargets refuses unknown versions.
 func parseTarget(text string, flags profile) target {
 	line, rest, _ := strings.Cut(text, "/")
 	t := target{line, flags}

@@ -18,7 +18,6 @@ import (
 
 	"fixedip.io/fixedip/hack/cluster"
 	"fixedip.io/fixedip/hack/realcluster"
-	"fixedip.io/fixedip/hack/realcluster/layout"
 	"fixedip.io/fixedip/hack/witness"
 	"fixedip.io/fixedip/ipam/scheme"
 )
@@ -83,11 +82,7 @@ func (t *trial) setUp(ctx context.Context) error {
 	defer cancel()
 	began := time.Now()
 	o := realcluster.Options{
-		Options: layout.Options{
-			Cilium: t.at.line, Kubernetes: t.options.kubernetes, Nodes: 3, Spare: 1, Families: []string{layout.IPv4, layout.IPv6},
-			Routing: t.options.routing, UpdateRate: t.options.updateRate,
-		},
-		Dir: t.dir, Bin: t.options.bin, Source: t.options.source,
+		Options: t.options.layoutOf(t.at), Dir: t.dir, Bin: t.options.bin, Source: t.options.source,
 		Product: t.install,
 		Images:  t.images(),
 		Log:     t.progress,

@@ -44,7 +44,7 @@ const (
 // bin is the folder of the programs, as built by make test-pages. root is the folder of the repository.
 var bin, root string
 
-// running contains the started clusters. Key: their families, joined by a comma.
+// running contains the clusters on which fixedip is installed. Key: their families, joined by a comma.
 var running = map[string]*site{}
 
 func TestMain(m *testing.M) {
@@ -79,6 +79,7 @@ func run(m *testing.M) int {
 
 // site is a cluster on which the Helm command of the quickstart has installed fixedip.
 type site struct {
+	// cluster is nil if it was not started.
 	cluster *realcluster.Cluster
 	// dir contains the work folder of the cluster, the programs that pages run, and a kubeconfig for each namespace.
 	dir string
@@ -94,6 +95,12 @@ func on(t *testing.T, families string) *site {
 	dir, err := os.MkdirTemp("", "fixedip-pages-")
 	must(t, err)
 	s := &site{dir: dir}
+	defer func() {
+		// A failed step has ended the test. The next test starts another cluster.
+		if running[families] == nil {
+			s.stop()
+		}
+	}()
 	archives, err := pageimages.Write(bin, filepath.Join(dir, "images"))
 	must(t, err)
 	o := realcluster.Options{
@@ -108,7 +115,6 @@ func on(t *testing.T, families string) *site {
 	defer cancel()
 	s.cluster, err = realcluster.Start(ctx, o)
 	must(t, err)
-	running[families] = s
 	must(t, s.linkPrograms(ctx))
 	shell := s.shell(t, "default")
 	must(t, shell.Run(ctx, pages.Step{Command: volumesCommand()}))
@@ -125,6 +131,7 @@ func on(t *testing.T, families string) *site {
 		step.Command += " --set 'config.subnets.clusterPools[1].cidr=" + poolOfIPv6 + "'"
 	}
 	must(t, shell.Run(ctx, step))
+	running[families] = s
 	return s
 }
 
@@ -185,8 +192,11 @@ func remove(t *testing.T, shell pages.Shell, namespace string) {
 	}
 }
 
+// stop stops the cluster, if it was started, and removes the folder.
 func (s *site) stop() {
-	s.cluster.Stop()
+	if s.cluster != nil {
+		s.cluster.Stop()
+	}
 	if err := errors.Join(realcluster.Down(filepath.Join(s.dir, "cluster")), os.RemoveAll(s.dir)); err != nil {
 		fmt.Fprintf(os.Stderr, "remove the cluster in %s: %v\n", s.dir, err)
 	}

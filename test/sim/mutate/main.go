@@ -5,8 +5,9 @@
 //
 //	go run ./test/sim/mutate [-checks N] [name ...]
 //
-// If names are given, the command tries only the mutations whose names contain one of them. The command fails if the model
-// does not notice a bug, because the model then lacks a check, or if the test of the model does not run to its end.
+// If names are given, the command tries only the mutations whose names contain one of them. The command fails if one of the
+// names matches no mutation. It also fails if the model does not notice a bug, because the model then lacks a check, or if the
+// test of the model does not run to its end.
 package main
 
 import (
@@ -150,7 +151,24 @@ func main() {
 
 var failed = regexp.MustCompile(`failed after (\d+) tests`)
 
+// choose returns the mutations whose names contain an element of only; all if only is empty. It returns an error if an element of
+// only matches no mutation.
+func choose(only []string) ([]mutation, error) {
+	for _, s := range only {
+		if !slices.ContainsFunc(mutations, func(m mutation) bool { return strings.Contains(m.name, s) }) {
+			return nil, fmt.Errorf("no mutation has a name that contains %q", s)
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(mutations), func(m mutation) bool {
+		return len(only) > 0 && !slices.ContainsFunc(only, func(s string) bool { return strings.Contains(m.name, s) })
+	}), nil
+}
+
 func run(checks int, only []string) error {
+	chosen, err := choose(only)
+	if err != nil {
+		return err
+	}
 	root, err := os.Getwd()
 	if err != nil {
 		return err
@@ -161,10 +179,7 @@ func run(checks int, only []string) error {
 	}
 	defer os.RemoveAll(dir)
 	var unnoticed, untested []string
-	for _, m := range mutations {
-		if len(only) > 0 && !slices.ContainsFunc(only, func(s string) bool { return strings.Contains(m.name, s) }) {
-			continue
-		}
+	for _, m := range chosen {
 		began := time.Now()
 		out, err := m.try(root, dir, checks)
 		if err != nil {
