@@ -40,10 +40,12 @@ type result struct {
 	// Claim the part of that time that the claim takes.
 	Attempt measure.Latency `json:"attempt"`
 	Claim   measure.Latency `json:"claim"`
+	// Refused is the number of attempts, from the start of the scheduler, that found no node for a pod.
+	Refused int `json:"refusedAttempts"`
 	// Requests contains the requests to the API server per pod, without lists and watches. Key: verb and resource.
 	Requests map[string]float64 `json:"requestsPerPod"`
-	// WatchBytes is the size of all watch events of CiliumNodes after the first bind, per pod. Each client that watches
-	// CiliumNodes gets these bytes; here only schedulers with FixedIP do.
+	// WatchBytes is the size of all watch events of CiliumNodes after the first bind, per pod and watch. Each client that
+	// watches CiliumNodes gets these bytes: schedulers with FixedIP, and the reporter.
 	WatchBytes float64 `json:"watchBytesPerPod"`
 }
 

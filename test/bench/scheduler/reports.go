@@ -5,7 +5,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,9 +31,16 @@ const reportWriters = 32
 
 // reporter writes status.ipam as the agents of all nodes do, once per reportPeriod and node. The writes of a node
 // alternately add one address to its used addresses and remove that address.
+//
+// reporter also watches all CiliumNodes as one agent does, and discards the events: Cilium's agents find the other nodes that
+// way. So the API server encodes each event in each arm, as in every cluster with Cilium. It encodes an event once for all
+// watches.
 type reporter struct {
 	world *world.World
 	api   client.Client
+	// http is the client for the watch, and apiServer the address of the API server.
+	http      *http.Client
+	apiServer string
 	// written is the number of successful writes.
 	written atomic.Int64
 
@@ -57,10 +67,45 @@ func (r *reporter) failed() error {
 	return r.err
 }
 
-// run writes until ctx ends. If the API server is too slow for the rate, writes are left out.
+// fail stores err, unless ctx has ended or an earlier error is stored.
+func (r *reporter) fail(ctx context.Context, err error) {
+	if err == nil || ctx.Err() != nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err == nil {
+		r.err = err
+	}
+}
+
+// watch watches all CiliumNodes until ctx ends, and discards the events. If the API server ends a watch, the next one begins.
+func (r *reporter) watch(ctx context.Context) error {
+	for ctx.Err() == nil {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, r.apiServer+"/apis/cilium.io/v2/ciliumnodes?watch=true&resourceVersion=0", nil)
+		if err != nil {
+			return fmt.Errorf("make the request that watches CiliumNodes: %w", err)
+		}
+		response, err := r.http.Do(request)
+		if err != nil {
+			return fmt.Errorf("watch CiliumNodes: %w", err)
+		}
+		_, err = io.Copy(io.Discard, response.Body)
+		if err = errors.Join(err, response.Body.Close()); err != nil || response.StatusCode != http.StatusOK {
+			return fmt.Errorf("watch CiliumNodes, status %q: %w", response.Status, err)
+		}
+	}
+	return nil
+}
+
+// run writes and watches until ctx ends. If the API server is too slow for the rate, writes are left out.
 func (r *reporter) run(ctx context.Context) {
 	var group errgroup.Group
-	group.SetLimit(reportWriters)
+	group.SetLimit(reportWriters + 1)
+	group.Go(func() error {
+		r.fail(ctx, r.watch(ctx))
+		return nil
+	})
 	tick := time.NewTicker(reportPeriod / time.Duration(r.world.Nodes))
 	defer tick.Stop()
 	for n := 0; ; n++ {
@@ -71,13 +116,7 @@ func (r *reporter) run(ctx context.Context) {
 		case <-tick.C:
 		}
 		group.Go(func() error {
-			if err := r.write(ctx, n); err != nil && ctx.Err() == nil {
-				r.mu.Lock()
-				defer r.mu.Unlock()
-				if r.err == nil {
-					r.err = err
-				}
-			}
+			r.fail(ctx, r.write(ctx, n))
 			return nil
 		})
 	}

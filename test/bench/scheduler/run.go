@@ -81,7 +81,7 @@ func (b *bench) run(ctx context.Context) error {
 	}
 	defer b.Stop()
 	if b.reports {
-		b.reporter = &reporter{world: b.world, api: b.api}
+		b.reporter = &reporter{world: b.world, api: b.api, http: b.http, apiServer: b.apiServer}
 		var reporting sync.WaitGroup
 		defer reporting.Wait()
 		reports, stop := context.WithCancel(ctx)
@@ -251,9 +251,17 @@ func (b *bench) schedule(ctx context.Context, a arm, r *result) error {
 	r.Resident, r.Peak = figures.Resident, figures.Peak
 	r.Attempt = metrics.Latency("scheduler_scheduling_attempt_duration_seconds", map[string]string{"result": "scheduled"})
 	r.Claim = metrics.Latency("fixedip_claim_duration_seconds", nil)
+	r.Refused = int(metrics.Sum("scheduler_schedule_attempts_total", map[string]string{"result": "unschedulable"}))
 	r.Requests = requestsPerPod(before, after, a.count, b.reporter.count()-reported)
 	// Events before the first bind do not count: they deliver the existing CiliumNodes.
-	r.WatchBytes = (after.Sum(watchBytes, ofCiliumNodes) - binds.atFirst.Sum(watchBytes, ofCiliumNodes)) / float64(a.count)
+	watches := 0.0
+	if !a.withoutFixedIP {
+		watches++
+	}
+	if b.reporter != nil {
+		watches++
+	}
+	r.WatchBytes = (after.Sum(watchBytes, ofCiliumNodes) - binds.atFirst.Sum(watchBytes, ofCiliumNodes)) / float64(a.count) / max(watches, 1)
 	return nil
 }
 
