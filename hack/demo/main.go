@@ -25,7 +25,7 @@ func main() {
 	dir := flag.String("dir", "", "work folder; it is emptied first")
 	manifests := flag.String("manifests", "manifests", "folder of the manifests")
 	keep := flag.Bool("keep", false, "leave the cluster running, and skip the last act, which deletes the StatefulSet")
-	record := flag.Duration("record", 0, "before the last act, which -keep skips, perform two acts again and one about a cordoned node until this time is over; the metrics of both programs are written to -scrapes from the start on")
+	record := flag.Duration("record", 0, "time for which three acts are repeated before the last act: a pod is deleted while its node is cordoned, all pods are deleted, and a rolling restart; the metrics of both programs are written to -scrapes during the whole demo")
 	scrapes := flag.String("scrapes", "", "folder for the metrics of -record; it must not exist")
 	stop := flag.Bool("stop", false, "stop the cluster that was left running in -dir, and do nothing else")
 	flag.Parse()

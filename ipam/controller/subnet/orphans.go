@@ -208,7 +208,7 @@ func (c *Controller) orphanStatus(o subnetplan.OrphanedSubnets, s subnetplan.Sub
 	message, other, returns := "no node has had the subnet yet", "a node", ""
 	if s.Node != "" {
 		message, other = fmt.Sprintf("node %s is gone; the subnet is orphaned", s.Node), "another node"
-		returns = "a node with that name gets it again; "
+		returns = fmt.Sprintf("until the subnet is released or inherited, a new node %s gets it at once; ", s.Node)
 	}
 	at := end.UTC().Format(time.RFC3339)
 	if c.waitsForMigration(o) {

@@ -147,7 +147,7 @@ func TestOrphanedCondition(t *testing.T) {
 		inherits = "; from 2026-11-24T12:01:00Z on, another node may inherit the subnet if a FixedIP reserves an IP in it; otherwise the subnet is released"
 		releases = "; at 2026-11-24T12:01:00Z it is released if no FixedIP reserves an IP in it"
 		named    = "if a FixedIP reserves an IP in it, the node that spec.successor names gets it at once"
-		atOnce   = "; a node with that name gets it again; " + named
+		atOnce   = "; until the subnet is released or inherited, a new node a gets it at once; " + named
 		free     = "no node has had the subnet yet; "
 	)
 	for name, c := range map[string]struct {

@@ -269,10 +269,11 @@ func (c *Controller) running(ctx context.Context, node string) ([]subnetplan.Run
 			}
 		} else if id, ours := c.Adoption.Placed(pod, c.Kinds, identity.NoControllers); ours {
 			// Our scheduler has claimed an address for the pod, and no FixedIP has the name of the pod: the address is not
-			// recorded yet, or the pod has a slot. The address of a pod of another scheduler, of an unknown workload or with
-			// an invalid annotation gets a dynamic entry or, on a strict node, the entry of an unreserved pod, unless a
-			// FixedIP reserves the address. So does the address of a pod of a ReplicaSet, whose workload is unknown here:
-			// unless its slot has been recorded, the controller adopt evicts the pod.
+			// recorded yet, or the pod has a slot. The address of any other pod without a FixedIP of its name gets a dynamic
+			// entry or, on a strict node, the entry of an unreserved pod, unless a FixedIP reserves the address. This includes
+			// all pods of ReplicaSets, because NoControllers does not know their workloads. If such a pod has a slot that no
+			// FixedIP has recorded, the controller "adopt" reserves the address again, evicts the pod, or only records an
+			// event (see restoreLost).
 			r.Fixed = ptr.To(id.Entry())
 		}
 		running = append(running, r)

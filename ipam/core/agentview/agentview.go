@@ -115,8 +115,8 @@ const (
 	// that the entry of the address names such a pod and that pod is bound to the node.
 	InUse
 	// Clear means that no pod other than the owner passed to Judge has the address. As long as the entry is unchanged, the
-	// agent gives the address only to the owner of the entry. If the entry has no owner, or if there is no entry, the agent
-	// gives the address to no pod.
+	// agent gives the address only to the owner of the entry. If the entry is a cooldown, moved or move-target entry, or if
+	// there is no entry, the agent gives the address to no pod. The address of a dynamic entry is never Clear.
 	Clear
 )
 

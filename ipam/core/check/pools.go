@@ -39,7 +39,7 @@ func (s *scan) checkPools() {
 				if known {
 					is = "its NodeSubnet names " + cmp.Or(node, "no node")
 				}
-				s.add(UnknownSubnet, object, "remove the subnet from the CiliumNode, unless the controller is about to create a NodeSubnet for it", nil, "The node has the subnet %s, but %s", subnet, is)
+				s.add(UnknownSubnet, object, "check that a fixedip-controller is the leader: it creates a missing NodeSubnet, and corrects one that names no node or a node that is gone; remove the subnet from spec.ipam.podCIDRs of the CiliumNode only if its NodeSubnet names another node that exists", nil, "The node has the subnet %s, but %s", subnet, is)
 			}
 		}
 		s.checkEntries(n, object)
