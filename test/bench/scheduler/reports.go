@@ -91,8 +91,11 @@ func (r *reporter) watch(ctx context.Context) error {
 			return fmt.Errorf("watch CiliumNodes: %w", err)
 		}
 		_, err = io.Copy(io.Discard, response.Body)
-		if err = errors.Join(err, response.Body.Close()); err != nil || response.StatusCode != http.StatusOK {
-			return fmt.Errorf("watch CiliumNodes, status %q: %w", response.Status, err)
+		if response.StatusCode != http.StatusOK {
+			err = errors.Join(fmt.Errorf("the API server responds %s", response.Status), err)
+		}
+		if err = errors.Join(err, response.Body.Close()); err != nil {
+			return fmt.Errorf("watch CiliumNodes: %w", err)
 		}
 	}
 	return nil
