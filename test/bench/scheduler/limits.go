@@ -13,9 +13,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// tolerance is the lowest share of its recorded median that a ratio may have: a ratio that is more than 15 % worse is a
-// regression.
-const tolerance = 0.85
+// tolerance is the largest share by which a ratio may be worse than its recorded median: a ratio that is more than 15 % worse
+// is a regression.
+const tolerance = 0.15
 
 // limit is the limit of a ratio or of a cost at one size and load. Either Ratio or Cost is set.
 type limit struct {
@@ -28,7 +28,7 @@ type limit struct {
 	// Searching is the number of pods that wait for slots.
 	Searching int `json:"searching,omitempty"`
 	// AtLeast is the lowest value of a ratio that is wanted; 0 if only a regression counts. AtMost is the highest value of
-	// a cost that is wanted.
+	// a cost that is wanted; nil for a ratio of CPU times if only a regression counts.
 	AtLeast float64  `json:"atLeast,omitempty"`
 	AtMost  *float64 `json:"atMost,omitempty"`
 	// Runs contains the medians of former runs.
@@ -56,19 +56,31 @@ func (l limit) figure() (f figure, ok bool) {
 }
 
 // lowest returns the lowest ratio that is allowed. It is the higher one of two ratios: AtLeast, and the lowest ratio that is no
-// regression from the median of the recorded runs.
-func (l limit) lowest() float64 {
+// regression.
+func (l limit) lowest() float64 { return max(l.AtLeast, (1-tolerance)*l.recorded()) }
+
+// highest returns the highest cost that is allowed: AtMost, or without it the highest ratio of CPU times that is no regression.
+func (l limit) highest() float64 {
+	if l.AtMost != nil {
+		return *l.AtMost
+	}
+	return (1 + tolerance) * l.recorded()
+}
+
+// recorded returns the median of the recorded runs; 0 if there are none.
+func (l limit) recorded() float64 {
 	var medians []float64
 	for _, r := range l.Runs {
 		medians = append(medians, r.Median)
 	}
-	return max(l.AtLeast, tolerance*median(medians))
+	return median(medians)
 }
 
 // validate returns an error if the limit is invalid. A limit must name exactly one existing ratio or cost. The limit of a ratio
-// needs atLeast or runs, and must not have atMost. The limit of a cost needs atMost, and must not have atLeast.
+// needs atLeast or runs, and must not have atMost. The limit of a cost must not have atLeast. It needs atMost, that of a ratio of
+// CPU times atMost or runs.
 func (l limit) validate() error {
-	_, ok := l.figure()
+	f, ok := l.figure()
 	switch {
 	case (l.Ratio == "") == (l.Cost == ""):
 		return fmt.Errorf("a limit at %d nodes needs either ratio or cost", l.Nodes)
@@ -76,8 +88,10 @@ func (l limit) validate() error {
 		return fmt.Errorf("there is no cost %q", l.Cost)
 	case !ok:
 		return fmt.Errorf("there is no ratio %q", l.Ratio)
-	case l.Cost != "" && (l.AtMost == nil || l.AtLeast != 0):
-		return fmt.Errorf("the limit of %s at %d nodes needs atMost, and not atLeast", l.Cost, l.Nodes)
+	case l.Cost != "" && l.AtLeast != 0:
+		return fmt.Errorf("the limit of %s at %d nodes has atLeast, which only ratios of throughput have", l.Cost, l.Nodes)
+	case l.Cost != "" && l.AtMost == nil && !(f.relative && len(l.Runs) > 0):
+		return fmt.Errorf("the limit of %s at %d nodes needs atMost, or runs if it is a ratio of CPU times", l.Cost, l.Nodes)
 	case l.Ratio != "" && l.AtMost != nil:
 		return fmt.Errorf("the limit of ratio %s at %d nodes has atMost, which only costs have", l.Ratio, l.Nodes)
 	case l.Ratio != "" && l.lowest() <= 0:
@@ -92,9 +106,9 @@ func (l limit) compare(name string, values []float64) error {
 	m := median(values)
 	found := fmt.Sprintf("%s is %.2f (%.2f to %.2f)", name, m, slices.Min(values), slices.Max(values))
 	switch {
-	case l.AtMost != nil && m > *l.AtMost:
-		return fmt.Errorf("%s, want at most %.2f", found, *l.AtMost)
-	case l.AtMost == nil && m < l.lowest():
+	case l.Cost != "" && m > l.highest():
+		return fmt.Errorf("%s, want at most %.2f", found, l.highest())
+	case l.Ratio != "" && m < l.lowest():
 		return fmt.Errorf("%s, want at least %.2f", found, l.lowest())
 	}
 	return nil

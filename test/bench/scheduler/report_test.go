@@ -41,6 +41,11 @@ func TestRatioOfEachRound(t *testing.T) {
 	}
 }
 
+// cpuTime returns a report with one round in which arm A takes 100 CPU seconds for 1,000 pods, and arm B the given number.
+func cpuTime(b float64) *report {
+	return &report{Size: world.Size{Nodes: 500}, Rounds: 1, Results: []result{{Arm: "A", CPU: 100}, {Arm: "B", CPU: b}}}
+}
+
 func TestLimits(t *testing.T) {
 	const runs = "  runs: [{commit: a, rounds: 5, median: 0.8}, {commit: b, rounds: 5, median: 1.0}, {commit: c, rounds: 5, median: 0.9}]\n"
 	memory := &report{Size: world.Size{Nodes: 500}, Rounds: 1, Results: []result{
@@ -68,7 +73,12 @@ func TestLimits(t *testing.T) {
 		{"an unknown cost", "- cost: X\n  nodes: 500\n  atMost: 1\n", memory, `there is no cost "X"`},
 		{"a ratio and a cost", "- ratio: B/A\n  cost: requests C-F\n  nodes: 500\n  atMost: 1\n", memory, "needs either ratio or cost"},
 		{"a ratio with a highest value", "- ratio: B/A\n  nodes: 500\n  atMost: 1\n" + runs, memory, "which only costs have"},
-		{"a cost without a highest value", "- cost: requests C-F\n  nodes: 500\n" + runs, memory, "needs atMost"},
+		{"15 % more CPU time than the median of the runs", "- cost: CPU B/A\n  nodes: 500\n" + runs, cpuTime(103), ""},
+		{"more than 15 % more CPU time than the median of the runs", "- cost: CPU B/A\n  nodes: 500\n" + runs, cpuTime(104), "CPU B/A is 1.04 (1.04 to 1.04), want at most 1.03"},
+		{"a highest ratio of CPU times instead of the median of the runs", "- cost: CPU B/A\n  nodes: 500\n  atMost: 1.1\n" + runs, cpuTime(110), ""},
+		{"a ratio of CPU times without runs", "- cost: CPU B/A\n  nodes: 500\n", memory, "needs atMost, or runs"},
+		{"a cost with a lowest value", "- cost: CPU B/A\n  nodes: 500\n  atLeast: 1\n" + runs, memory, "has atLeast, which only ratios of throughput have"},
+		{"a difference without a highest value", "- cost: requests C-F\n  nodes: 500\n" + runs, memory, "needs atMost, or runs if it is a ratio"},
 		{"no runs", "- ratio: B/A\n  nodes: 500\n  runs: []\n", memory, "has neither atLeast nor runs"},
 		{"an unknown field", "- ratio: B/A\n  node: 500\n" + runs, memory, "unknown field"},
 	} {
