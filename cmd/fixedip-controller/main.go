@@ -9,7 +9,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"runtime/debug"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -50,15 +49,17 @@ const oldestAPIServer = 30
 
 func main() {
 	streamInitialLists()
-	if err := cli.RunNoErrOutput(command(collectGarbageOften())); err != nil {
+	if _, set := os.LookupEnv("GOGC"); !set {
+		limitHeap()
+	}
+	if err := cli.RunNoErrOutput(command()); err != nil {
 		fmt.Fprintf(os.Stderr, "fixedip-controller: %v\n", err)
 		os.Exit(1)
 	}
 }
 
-// command returns the command fixedip-controller with its subcommand. The controller calls started, on every replica,
-// when its caches are filled.
-func command(started func()) *cobra.Command {
+// command returns the command fixedip-controller with its subcommand.
+func command() *cobra.Command {
 	o := &options{}
 	logging := logsapi.NewLoggingConfiguration()
 	cmd := &cobra.Command{
@@ -79,7 +80,7 @@ func command(started func()) *cobra.Command {
 			for _, w := range sources.warnings {
 				klog.Warning(w)
 			}
-			return sources.withOrigin(run(o, sources.changed, started))
+			return sources.withOrigin(run(o, sources.changed))
 		},
 	}
 	o.addFlags(cmd.Flags())
@@ -91,7 +92,7 @@ func command(started func()) *cobra.Command {
 	return cmd
 }
 
-func run(o *options, changed func(flag string) bool, started func()) error {
+func run(o *options, changed func(flag string) bool) error {
 	// Validate the settings before the first request: most errors are found without the API server.
 	cfg, err := o.config(changed)
 	if err != nil {
@@ -173,9 +174,6 @@ func run(o *options, changed func(flag string) bool, started func()) error {
 			return fmt.Errorf("add the writer of the cluster pools for the admission policy to the manager: %w", err)
 		}
 	}
-	if err := mgr.Add(onceSynced(started)); err != nil {
-		return fmt.Errorf("add the function that configures the garbage collector to the manager: %w", err)
-	}
 	return mgr.Start(ctx)
 }
 
@@ -207,39 +205,6 @@ func disableEndpointKeeper(ctx context.Context, live client.Client, cfg *ipamcon
 	}
 	return err
 }
-
-// startGCPercent and gcPercent are the growths of the heap, in percent, after which the garbage collector runs, unless
-// GOGC is set: startGCPercent applies until the caches are filled, gcPercent afterwards. Nearly all of the heap consists
-// of caches, which the controller keeps, so Go's default of 100 would double its memory. While the caches are being
-// filled, most allocations become garbage at once. The lower percentage limits the growth of the heap during that time:
-// memory that the process has obtained stays resident for a while.
-const (
-	startGCPercent = 25
-	gcPercent      = 50
-)
-
-// collectGarbageOften applies startGCPercent and returns a function that applies gcPercent. Neither has an effect if the
-// environment variable GOGC is set.
-func collectGarbageOften() (started func()) {
-	if _, set := os.LookupEnv("GOGC"); set {
-		return func() {}
-	}
-	debug.SetGCPercent(startGCPercent)
-	return func() { debug.SetGCPercent(gcPercent) }
-}
-
-// onceSynced is a function that a manager calls when its caches are filled, on every replica, whether it is the leader or
-// not. It implements manager.Runnable and manager.LeaderElectionRunnable.
-type onceSynced func()
-
-// Start calls the function. The manager calls Start after it has filled its caches.
-func (f onceSynced) Start(context.Context) error {
-	f()
-	return nil
-}
-
-// NeedLeaderElection returns false, so that the manager does not wait until this replica is the leader.
-func (f onceSynced) NeedLeaderElection() bool { return false }
 
 // watchListVariable is the environment variable that enables or disables client-go's feature WatchListClient.
 const watchListVariable = "KUBE_FEATURE_" + string(features.WatchListClient)

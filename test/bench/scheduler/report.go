@@ -36,6 +36,9 @@ type result struct {
 	// Resident is the memory of the scheduler after the last bind, and Peak its maximum, in bytes.
 	Resident int64 `json:"residentBytes"`
 	Peak     int64 `json:"peakBytes"`
+	// HeapGoal is the size to which the heap grows until the next garbage collection, in bytes, with all pods bound. Unlike
+	// Resident, which lies anywhere between the live heap and this size, it does not depend on the time of the measurement.
+	HeapGoal int64 `json:"heapGoalBytes"`
 	// Attempt is the time from the moment at which the scheduler takes a pod from its queue until the pod is bound, and
 	// Claim the part of that time that the claim takes.
 	Attempt measure.Latency `json:"attempt"`
@@ -146,6 +149,9 @@ var costs = []figure{
 	{name: "RSS B-A, MiB", arms: []string{"A", "B"}, of: func(r map[string]result) float64 {
 		return float64(r["B"].Resident-r["A"].Resident) / measure.Mebibyte
 	}},
+	{name: "heap goal B-A, MiB", arms: []string{"A", "B"}, of: func(r map[string]result) float64 {
+		return float64(r["B"].HeapGoal-r["A"].HeapGoal) / measure.Mebibyte
+	}},
 	{name: "first bind C-F, s", arms: []string{"C", "F"}, of: func(r map[string]result) float64 { return r["C"].FirstBind - r["F"].FirstBind }},
 	{name: "requests C-F", arms: []string{"C", "F"}, of: func(r map[string]result) float64 { return r["C"].requests() - r["F"].requests() }},
 	{name: "requests D-A", arms: []string{"A", "D"}, of: func(r map[string]result) float64 { return r["D"].requests() - r["A"].requests() }},
@@ -201,15 +207,15 @@ func (r *report) print(w io.Writer) {
 	}
 	fmt.Fprintf(w, "\nCommit %s, %d cores, %s, QPS %d. %d nodes, %d running pods with and %d without a fixed address, %s. Medians of %d rounds; throughput with its spread.\n\n",
 		cmp.Or(r.Commit, "unknown"), r.Cores, r.Go, r.QPS, r.Size.Nodes, r.Size.Fixed, r.Size.Ordinary, load, r.Rounds)
-	fmt.Fprintf(w, "| Arm | per second | first bind, s | CPU s per 1,000 pods | RSS, MiB | attempt p50, p99, ms | claim p50, p99, ms | watch bytes per pod |\n|---|---|---|---|---|---|---|---|\n")
+	fmt.Fprintf(w, "| Arm | per second | first bind, s | CPU s per 1,000 pods | RSS, MiB | heap goal, MiB | attempt p50, p99, ms | claim p50, p99, ms | watch bytes per pod |\n|---|---|---|---|---|---|---|---|---|\n")
 	for _, a := range allArms {
 		rates := r.of(a.name, perSecond)
 		if len(rates) == 0 {
 			continue
 		}
 		m := func(figure func(result) float64) float64 { return median(r.of(a.name, figure)) }
-		fmt.Fprintf(w, "| %s: %s | %.0f (%.0f-%.0f) | %.1f | %.2f | %.0f | %.2f, %.2f | %.1f, %.1f | %.0f |\n", a.name, a.about, median(rates), slices.Min(rates), slices.Max(rates),
-			m(func(x result) float64 { return x.FirstBind }), m(func(x result) float64 { return x.CPU }), m(func(x result) float64 { return float64(x.Resident) / measure.Mebibyte }),
+		fmt.Fprintf(w, "| %s: %s | %.0f (%.0f-%.0f) | %.1f | %.2f | %.0f | %.0f | %.2f, %.2f | %.1f, %.1f | %.0f |\n", a.name, a.about, median(rates), slices.Min(rates), slices.Max(rates),
+			m(func(x result) float64 { return x.FirstBind }), m(func(x result) float64 { return x.CPU }), m(func(x result) float64 { return float64(x.Resident) / measure.Mebibyte }), m(func(x result) float64 { return float64(x.HeapGoal) / measure.Mebibyte }),
 			m(func(x result) float64 { return x.Attempt.P50 * 1000 }), m(func(x result) float64 { return x.Attempt.P99 * 1000 }),
 			m(func(x result) float64 { return x.Claim.P50 * 1000 }), m(func(x result) float64 { return x.Claim.P99 * 1000 }), m(func(x result) float64 { return x.WatchBytes }))
 	}
