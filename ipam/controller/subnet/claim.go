@@ -71,7 +71,7 @@ func (c *Controller) claim(ctx context.Context, n pool.NodePool, h subnetplan.As
 		if err != nil {
 			return nil, nil, err
 		}
-		if known, err = listFrom(ctx, c.API); err != nil {
+		if known, err = c.listLive(ctx); err != nil {
 			return nil, nil, err
 		}
 		for _, s := range own {
@@ -222,7 +222,7 @@ func (c *Controller) claimPodCIDRs(ctx context.Context, n pool.NodePool, node *c
 	if claims, err = c.bind(ctx, claims, h); err != nil {
 		return nil, false, err
 	}
-	if all, err = listFrom(ctx, c.API); err != nil {
+	if all, err = c.listLive(ctx); err != nil {
 		return nil, false, err
 	}
 	for _, s := range claims {
@@ -256,6 +256,16 @@ var (
 // List returns all NodeSubnets as the caches show them. Neither the list nor the objects must be changed.
 func (c *Controller) List(ctx context.Context) ([]subnetplan.Subnet, error) {
 	return c.listed.get(func() ([]subnetplan.Subnet, error) { return listFrom(ctx, c.Cached, client.UnsafeDisableDeepCopy) })
+}
+
+// listLive returns all NodeSubnets as the API server has them after the call of listLive. Neither the list nor the objects must
+// be changed. Concurrent callers share a list; if the context of the caller that requests it ends, all of them get an error.
+func (c *Controller) listLive(ctx context.Context) ([]subnetplan.Subnet, error) {
+	return c.live.get(func() ([]subnetplan.Subnet, error) {
+		list, err := listFrom(ctx, c.API)
+		// A caller that appends to the list gets a copy.
+		return slices.Clip(list), err
+	})
 }
 
 // Count returns the number of orphaned subnets with reserved addresses, and the CIDRs of all NodeSubnets, as the

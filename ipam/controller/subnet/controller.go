@@ -108,6 +108,8 @@ type Controller struct {
 
 	// listed is the list of all NodeSubnets. Each node needs it, and it rarely changes.
 	listed listCache
+	// live shares the lists of all NodeSubnets at the API server between concurrent claims.
+	live sharedRead[[]subnetplan.Subnet]
 }
 
 // All is the only request of the reconciler of orphaned subnets, which handles all of them in one pass.
