@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"fixedip.io/fixedip/cmd/internal/heap"
 	"fixedip.io/fixedip/ipam/controller"
 	"fixedip.io/fixedip/ipam/controller/ciliumendpoint"
 	ipamconfig "fixedip.io/fixedip/ipam/controller/config"
@@ -49,9 +50,7 @@ const oldestAPIServer = 30
 
 func main() {
 	streamInitialLists()
-	if _, set := os.LookupEnv("GOGC"); !set {
-		limitHeap()
-	}
+	heap.Apply(heap.Controller)
 	if err := cli.RunNoErrOutput(command()); err != nil {
 		fmt.Fprintf(os.Stderr, "fixedip-controller: %v\n", err)
 		os.Exit(1)

@@ -9,7 +9,7 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"runtime/debug"
+	"sync"
 
 	"github.com/spf13/cobra"
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
@@ -38,6 +38,7 @@ import (
 	"sigs.k8s.io/scheduler-plugins/pkg/trimaran/peaks"
 	"sigs.k8s.io/scheduler-plugins/pkg/trimaran/targetloadpacking"
 
+	"fixedip.io/fixedip/cmd/internal/heap"
 	"fixedip.io/fixedip/ipam/version"
 	"fixedip.io/fixedip/plugins/fixedip"
 )
@@ -69,7 +70,7 @@ func main() {
 // profile enables is not instantiated. Key: the name of the plugin.
 func plugins() runtime.Registry {
 	return runtime.Registry{
-		fixedip.Name: collectingOften(fixedip.Factory()),
+		fixedip.Name: limitingHeap(fixedip.Factory()),
 
 		capacityscheduling.Name:         capacityscheduling.New,
 		coscheduling.Name:               coscheduling.New,
@@ -88,17 +89,11 @@ func plugins() runtime.Registry {
 	}
 }
 
-// gcPercent is the growth of the heap, in percent, after which the garbage collector runs if a profile enables FixedIP and GOGC
-// is not set. With Go's default of 100, what FixedIP stores would take twice its memory. FixedIP stores at most about 5 % of
-// what the scheduler stores (docs/project/performance.md), so with this growth the heap becomes no larger than without FixedIP.
-const gcPercent = 90
-
-// collectingOften returns a factory that is like the given one, but applies gcPercent to the process.
-func collectingOften(factory runtime.PluginFactory) runtime.PluginFactory {
+// limitingHeap returns a factory that is like the given one, but makes the process collect garbage as heap.Scheduler says.
+func limitingHeap(factory runtime.PluginFactory) runtime.PluginFactory {
+	var once sync.Once
 	return func(ctx context.Context, args k8sruntime.Object, handle framework.Handle) (framework.Plugin, error) {
-		if _, set := os.LookupEnv("GOGC"); !set {
-			debug.SetGCPercent(gcPercent)
-		}
+		once.Do(func() { heap.Apply(heap.Scheduler) })
 		return factory(ctx, args, handle)
 	}
 }
