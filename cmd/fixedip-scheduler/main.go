@@ -70,7 +70,7 @@ func main() {
 // profile enables is not instantiated. Key: the name of the plugin.
 func plugins() runtime.Registry {
 	return runtime.Registry{
-		fixedip.Name: limitingHeap(fixedip.Factory()),
+		fixedip.Name: withHeapRule(fixedip.Factory()),
 
 		capacityscheduling.Name:         capacityscheduling.New,
 		coscheduling.Name:               coscheduling.New,
@@ -89,8 +89,9 @@ func plugins() runtime.Registry {
 	}
 }
 
-// limitingHeap returns a factory that is like the given one, but makes the process collect garbage as heap.Scheduler says.
-func limitingHeap(factory runtime.PluginFactory) runtime.PluginFactory {
+// withHeapRule returns a factory that applies heap.Scheduler to the process before it first calls the given factory. Without a
+// profile that enables FixedIP, Go's default growth of the heap remains.
+func withHeapRule(factory runtime.PluginFactory) runtime.PluginFactory {
 	var once sync.Once
 	return func(ctx context.Context, args k8sruntime.Object, handle framework.Handle) (framework.Plugin, error) {
 		once.Do(func() { heap.Apply(heap.Scheduler) })

@@ -41,7 +41,7 @@ func TestPluginsOfSchedulerPlugins(t *testing.T) {
 	if len(want) == 0 {
 		t.Fatal("found no call of app.WithPlugin in main.go of scheduler-plugins")
 	}
-	want["fixedip.Name"] = "limitingHeap(fixedip.Factory())"
+	want["fixedip.Name"] = "withHeapRule(fixedip.Factory())"
 	got := map[string]string{}
 	inspect(t, "main.go", func(n ast.Node) {
 		if pair, ok := n.(*ast.KeyValueExpr); ok {

@@ -29,8 +29,8 @@ func Apply(rule Rule) {
 // afterEachCollection calls f after each garbage collection, on the goroutine of finalizers. A ticker would be too late when
 // the heap grows fast.
 func afterEachCollection(f func()) {
-	// The object is unreachable at once, so each collection runs its finalizer. It has a pointer, because Go may combine small
-	// objects without pointers, and then runs no finalizer.
+	// The object is unreachable at once, so the next collection runs its finalizer. The object contains a pointer, because Go may
+	// combine small objects without pointers, and may not run their finalizers.
 	runtime.SetFinalizer(&struct{ f *func() }{&f}, func(*struct{ f *func() }) {
 		f()
 		afterEachCollection(f)
@@ -42,8 +42,7 @@ const mebibyte = 1 << 20
 const (
 	// minGrowth and maxGrowth limit the growth of the controller's heap. Go's default of 100 % would double its memory.
 	minGrowth, maxGrowth = 25, 50
-	// wantedHeap is the size in bytes that the controller's heap does not exceed as long as a growth of minGrowth suffices for
-	// that.
+	// wantedHeap is the size in bytes at which garbage is collected, if the growth is between minGrowth and maxGrowth then.
 	wantedHeap = 400 * mebibyte
 )
 
@@ -56,9 +55,9 @@ func Controller(liveBytes uint64) int {
 	return int(min(max((wantedHeap-liveBytes)*100/max(liveBytes, 1), minGrowth), maxGrowth))
 }
 
-// Scheduler is the Rule of a scheduler with FixedIP. With Go's default of 100 %, what FixedIP stores takes twice its memory, and it is
-// at most about 5 % of what the scheduler stores. If that is more than 50 MiB, the growth is so much less that the heap becomes no
-// larger than without FixedIP.
+// Scheduler is the Rule of a scheduler with FixedIP. FixedIP's data are about 5 % of the live heap (docs/project/performance.md). With
+// Go's default growth of 100 %, the heap needs twice that for them. From a live heap of 1 GiB on, a growth of 90 % makes up for
+// it: the heap then becomes no larger than without FixedIP.
 func Scheduler(liveBytes uint64) int {
 	if liveBytes < 1024*mebibyte {
 		return 100

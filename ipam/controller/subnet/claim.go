@@ -259,7 +259,8 @@ func (c *Controller) List(ctx context.Context) ([]subnetplan.Subnet, error) {
 }
 
 // listLive returns all NodeSubnets as the API server has them after the call of listLive. Neither the list nor the objects must
-// be changed. Concurrent callers share a list; if the context of the caller that requests it ends, all of them get an error.
+// be changed. Concurrent callers share a list. If the context of the caller that sends the request ends, all callers of that list
+// get an error.
 func (c *Controller) listLive(ctx context.Context) ([]subnetplan.Subnet, error) {
 	return c.live.get(func() ([]subnetplan.Subnet, error) {
 		list, err := listFrom(ctx, c.API)

@@ -8,17 +8,20 @@ import (
 	"sync"
 )
 
-// sharedRead lets concurrent callers share the result of a read that begins after all of them have asked for it. Each claim
-// lists all NodeSubnets at the API server after it has created its own. When many nodes join, claims wait for the list of
-// another claim, and one further list is enough for all that wait. singleflight of golang.org/x/sync would not do: it also
-// returns the result of a read that has already begun, which may not contain the NodeSubnet of the caller.
+// sharedRead runs one read at a time. Callers that wait for the end of a read share the next read.
+//
+// Each claim creates a NodeSubnet and then lists all NodeSubnets at the API server. If many nodes join, several claims wait for a
+// list, and one list that begins after their NodeSubnets were created is enough for these claims. The package singleflight of
+// golang.org/x/sync does not guarantee that: it also returns the result of a read that began before the call, and that result may
+// lack the NodeSubnet of the caller.
 //
 // The callers must not change the result.
 type sharedRead[T any] struct {
 	mu sync.Mutex
-	// next is the read that has not begun; nil if nobody waits for one. last is the latest read that has begun; nil before the
-	// first.
-	next, last *pendingRead[T]
+	// next is the read that has callers and has not begun; nil if there is no such read.
+	next *pendingRead[T]
+	// last is the read that began most recently; nil if no read has begun.
+	last *pendingRead[T]
 }
 
 // pendingRead is a read with its result, which is valid once done is closed.
@@ -31,7 +34,8 @@ type pendingRead[T any] struct {
 // errNoResult is the error of a read that has panicked.
 var errNoResult = errors.New("a concurrent read ended without a result")
 
-// get returns the result of a read that begins after the call of get. The function of one of the callers reads for all.
+// get returns the result of a read that begins after the call of get. If several callers share the read, only the function of the
+// first caller is called. get waits for at most two reads, so each read has to end when its context ends.
 func (s *sharedRead[T]) get(read func() (T, error)) (T, error) {
 	s.mu.Lock()
 	p, before, mine := s.next, s.last, s.next == nil
@@ -47,7 +51,7 @@ func (s *sharedRead[T]) get(read func() (T, error)) (T, error) {
 	return p.value, p.err
 }
 
-// run waits for the end of the read before, which is nil if there was none, and then reads for all who have called get meanwhile.
+// run waits for the end of before, the previous read, and then calls read for p. before is nil if p is the first read.
 func (s *sharedRead[T]) run(p, before *pendingRead[T], read func() (T, error)) {
 	if before != nil {
 		<-before.done

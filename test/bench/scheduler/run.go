@@ -238,7 +238,8 @@ func (b *bench) schedule(ctx context.Context, a arm, r *result) error {
 	if err != nil {
 		return err
 	}
-	// The heap profile is not needed, but gc=1 makes the scheduler collect garbage, after which it knows its next heap goal.
+	// The profile is not read: gc=1 makes the scheduler collect garbage, and the metrics then contain the heap goal that follows
+	// from the live heap.
 	body, err := measure.Get(ctx, b.http, served+"/debug/pprof/heap?gc=1")
 	if err != nil {
 		return fmt.Errorf("collect the scheduler's garbage: %w", err)
