@@ -5,9 +5,10 @@
 // FixedIPs. NewInformerWith packs objects with a function of its caller.
 //
 // An empty corev1.Pod takes more than a kilobyte of memory, and the cache needs few of its fields. A large cluster has
-// 150,000 pods, as many CiliumEndpoints and 50,000 FixedIPs. The informer therefore encodes each object when it receives it,
-// and decodes it for each reader and each event handler. Readers and event handlers get objects of the API type, and may
-// change them.
+// 150,000 pods, as many CiliumEndpoints and 50,000 FixedIPs. The informer therefore encodes each object when it receives it.
+// It decodes the object for each reader, which may change it, and once for all event handlers, which must not change it.
+// The informer calls its event handlers itself, one after another, because the queues of client-go's informers and one
+// decoding for each handler would cost more than the packed objects (ADR 0061).
 //
 // An index by field supports only lists over all namespaces, whatever the kind of the objects. controller-runtime would also
 // store each value once more for its namespace. Most of these values have one object, and a set with one object needs more

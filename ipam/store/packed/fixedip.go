@@ -15,8 +15,8 @@ import (
 
 // fixedIPRecord is a complete FixedIP, because the controller writes whole FixedIPs.
 type fixedIPRecord struct {
-	// meta is the metadata as packMeta encodes it, and rest contains the other fields except the conditions, as a Writer encodes
-	// them.
+	// meta is the header and the metadata as packMeta encodes it, and rest contains the other fields except the conditions, as
+	// a Writer encodes them.
 	meta, rest string
 	// conditions are the conditions of the status.
 	conditions []condition
@@ -55,7 +55,7 @@ func packFixedIP(f *v1alpha1.FixedIP) (fixedIPRecord, error) {
 	for _, ip := range f.Spec.IPs {
 		w.Text(ip)
 	}
-	r := fixedIPRecord{meta: string(meta), rest: string(w)}
+	r := fixedIPRecord{meta: string(append(header(f.ObjectMeta), meta...)), rest: string(w)}
 	if n := len(f.Status.Conditions); n > 0 {
 		r.conditions = make([]condition, n)
 	}
@@ -67,7 +67,9 @@ func packFixedIP(f *v1alpha1.FixedIP) (fixedIPRecord, error) {
 
 // Unpack returns the FixedIP. Its texts refer to the memory of the record.
 func (r fixedIPRecord) Unpack() client.Object {
-	f := &v1alpha1.FixedIP{ObjectMeta: unpackMeta(r.meta)}
+	meta := Reader(r.meta)
+	h := meta.header()
+	f := &v1alpha1.FixedIP{ObjectMeta: unpackMeta(h, string(meta))}
 	in := Reader(r.rest)
 	for _, text := range texts(&f.Spec, &f.Status) {
 		*text = in.Text()
@@ -91,10 +93,7 @@ func (r fixedIPRecord) Unpack() client.Object {
 	return f
 }
 
-func (r fixedIPRecord) GetObjectMeta() metav1.Object {
-	m := unpackMeta(r.meta)
-	return &m
-}
+func (r fixedIPRecord) GetObjectMeta() metav1.Object { return readHeader(r.meta) }
 
 // texts returns pointers to the text fields of a spec and a status, in the order in which a record contains these fields.
 func texts(spec *v1alpha1.FixedIPSpec, status *v1alpha1.FixedIPStatus) [14]*string {

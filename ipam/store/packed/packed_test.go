@@ -269,10 +269,7 @@ func TestFieldIndex(t *testing.T) {
 
 // stored returns the value that the store of client-go contains for an object.
 func stored(i cache.SharedIndexInformer, of client.Object) any {
-	if wrapped, ok := i.(informer); ok {
-		i = wrapped.SharedIndexInformer
-	}
-	obj, _, _ := i.GetStore().GetByKey(cache.MetaObjectToName(of).String())
+	obj, _, _ := i.(*informer).store.GetByKey(cache.MetaObjectToName(of).String())
 	return obj
 }
 
@@ -307,22 +304,22 @@ func BenchmarkStore(b *testing.B) {
 				for b.Loop() {
 					indexers := cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc, "node": byNode}
 					i := way.make(&cache.ListWatch{}, kind.of, 0, indexers)
-					inner := i
-					if wrapped, ok := i.(informer); ok {
-						inner = wrapped.SharedIndexInformer
+					store, packs := i.GetStore(), false
+					if p, ok := i.(*informer); ok {
+						store, packs = p.store, true
 					}
 					before := live()
 					for n := range objects {
 						obj := any(kind.make(n))
-						if inner != i {
+						if packs {
 							obj, _ = pack(obj)
 						}
-						if err := inner.GetStore().Add(obj); err != nil {
+						if err := store.Add(obj); err != nil {
 							b.Fatal(err)
 						}
 					}
 					b.ReportMetric(float64(live()-before)/objects, "B/object")
-					runtime.KeepAlive(inner)
+					runtime.KeepAlive(store)
 				}
 			})
 		}

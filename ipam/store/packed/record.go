@@ -20,18 +20,21 @@ import (
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
 )
 
-// Record is a packed object. client-go reads its name and its resourceVersion through ObjectMetaAccessor.
+// Record is a packed object.
 type Record interface {
+	// GetObjectMeta returns the namespace, the name and the resourceVersion. client-go reads them several times for each
+	// change, so an implementation does not decode the whole object.
 	metav1.ObjectMetaAccessor
 	// Unpack returns an object of the API type, which the caller may change.
 	Unpack() client.Object
 }
 
-// podRecord is a pod in the encoding of protocol buffers, with the short forms of its UIDs.
+// podRecord is a pod: the header, and the pod without the fields of the header in the encoding of protocol buffers, with the
+// short forms of its UIDs.
 type podRecord string
 
-// endpointRecord is a CiliumEndpoint, for which there is no encoding in protocol buffers: the metadata as packMeta encodes
-// it, as a text of a Writer, and status.networking as JSON. Other fields are dropped.
+// endpointRecord is a CiliumEndpoint, for which there is no encoding in protocol buffers: the header, the metadata as packMeta
+// encodes it, as a text of a Writer, and status.networking as JSON. Other fields are dropped.
 type endpointRecord string
 
 // pack returns the record of a pod, a CiliumEndpoint or a FixedIP. It returns any other object unchanged, such as a record or a
@@ -40,12 +43,12 @@ func pack(obj any) (any, error) {
 	switch o := obj.(type) {
 	case *corev1.Pod:
 		short := *o
-		short.ObjectMeta = shortUIDs(o.ObjectMeta)
+		short.ObjectMeta = withoutHeader(o.ObjectMeta)
 		data, err := short.Marshal()
 		if err != nil {
 			return nil, fmt.Errorf("pack pod %s/%s: %w", o.Namespace, o.Name, err)
 		}
-		return podRecord(data), nil
+		return podRecord(append(header(o.ObjectMeta), data...)), nil
 	case *ciliumv2.CiliumEndpoint:
 		r, err := packEndpoint(o)
 		if err != nil {
@@ -71,7 +74,7 @@ func packEndpoint(e *ciliumv2.CiliumEndpoint) (endpointRecord, error) {
 	if err != nil {
 		return "", err
 	}
-	var w Writer
+	w := header(e.ObjectMeta)
 	w.Text(string(meta))
 	return endpointRecord(append(w, networking...)), nil
 }
@@ -91,37 +94,69 @@ func unpack(obj any) any {
 
 func (r podRecord) Unpack() client.Object {
 	var pod corev1.Pod
-	utilruntime.Must(pod.Unmarshal([]byte(r)))
-	convertUIDs(&pod.ObjectMeta, longUID)
+	in := Reader(r)
+	h := in.header()
+	utilruntime.Must(pod.Unmarshal([]byte(in)))
+	complete(&pod.ObjectMeta, h)
 	return &pod
 }
 
-func (r podRecord) GetObjectMeta() metav1.Object { return r.Unpack() }
+func (r podRecord) GetObjectMeta() metav1.Object { return readHeader(string(r)) }
 
 func (r endpointRecord) Unpack() client.Object {
-	networking := Reader(r)
-	e := &ciliumv2.CiliumEndpoint{ObjectMeta: unpackMeta(networking.Text())}
-	utilruntime.Must(json.Unmarshal([]byte(networking), &e.Status.Networking))
+	in := Reader(r)
+	h := in.header()
+	e := &ciliumv2.CiliumEndpoint{ObjectMeta: unpackMeta(h, in.Text())}
+	utilruntime.Must(json.Unmarshal([]byte(in), &e.Status.Networking))
 	return e
 }
 
-func (r endpointRecord) GetObjectMeta() metav1.Object {
-	in := Reader(r)
-	m := unpackMeta(in.Text())
+func (r endpointRecord) GetObjectMeta() metav1.Object { return readHeader(string(r)) }
+
+// header returns the beginning of a record: the namespace, the name and the resourceVersion.
+func header(m metav1.ObjectMeta) (w Writer) {
+	w.Text(m.Namespace)
+	w.Text(m.Name)
+	w.Text(m.ResourceVersion)
+	return w
+}
+
+// header reads the header at the beginning of a record.
+func (r *Reader) header() metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: r.Text(), Name: r.Text(), ResourceVersion: r.Text()}
+}
+
+// readHeader returns the header of a record, and nothing else.
+func readHeader(record string) metav1.Object {
+	in := Reader(record)
+	m := in.header()
 	return &m
 }
 
-// packMeta returns the metadata in the encoding of protocol buffers with the short forms of its UIDs.
+// withoutHeader returns the metadata without the fields of the header, and with the short forms of the UIDs. It does not change m.
+func withoutHeader(m metav1.ObjectMeta) metav1.ObjectMeta {
+	m = shortUIDs(m)
+	m.Namespace, m.Name, m.ResourceVersion = "", "", ""
+	return m
+}
+
+// complete is the inverse of withoutHeader.
+func complete(m *metav1.ObjectMeta, header metav1.ObjectMeta) {
+	m.Namespace, m.Name, m.ResourceVersion = header.Namespace, header.Name, header.ResourceVersion
+	convertUIDs(m, longUID)
+}
+
+// packMeta returns the metadata without the header in the encoding of protocol buffers, with the short forms of its UIDs.
 func packMeta(m metav1.ObjectMeta) ([]byte, error) {
-	short := shortUIDs(m)
+	short := withoutHeader(m)
 	return short.Marshal()
 }
 
 // unpackMeta decodes metadata that packMeta has encoded.
-func unpackMeta(data string) metav1.ObjectMeta {
+func unpackMeta(header metav1.ObjectMeta, data string) metav1.ObjectMeta {
 	var m metav1.ObjectMeta
 	utilruntime.Must(m.Unmarshal([]byte(data)))
-	convertUIDs(&m, longUID)
+	complete(&m, header)
 	return m
 }
 

@@ -23,7 +23,7 @@ type record struct {
 	// created and deleted are Unix times in seconds, which is the precision of metav1.Time. deleted is 0 if the FixedIP is
 	// not being deleted.
 	created, deleted, generation int64
-	// texts contains the name, UID and resourceVersion, the name and UID of the owner, podName, vacatedBy, movableFor and the
+	// texts contains the name, resourceVersion and UID, the name and UID of the owner, podName, vacatedBy, movableFor and the
 	// IPs, as a packed.Writer encodes them.
 	texts string
 }
@@ -65,7 +65,7 @@ func pack(obj any) (any, error) {
 	}
 	var texts packed.Writer
 	for _, text := range append([]string{
-		fip.Name, string(fip.UID), fip.ResourceVersion, fip.Spec.Owner.Name, string(fip.Spec.Owner.UID), fip.Spec.PodName, fip.Status.VacatedBy, string(fip.Status.MovableFor),
+		fip.Name, fip.ResourceVersion, string(fip.UID), fip.Spec.Owner.Name, string(fip.Spec.Owner.UID), fip.Spec.PodName, fip.Status.VacatedBy, string(fip.Status.MovableFor),
 	}, fip.Spec.IPs...) {
 		texts.Text(text)
 	}
@@ -82,7 +82,7 @@ func (r *record) Unpack() client.Object {
 		deleted := metav1.Unix(r.deleted, 0)
 		fip.DeletionTimestamp = &deleted
 	}
-	fip.Name, fip.UID, fip.ResourceVersion = in.Text(), types.UID(in.Text()), in.Text()
+	fip.Name, fip.ResourceVersion, fip.UID = in.Text(), in.Text(), types.UID(in.Text())
 	owner := v1alpha1.OwnerReference{APIVersion: c.apiVersion, Kind: c.kind, Name: in.Text(), UID: types.UID(in.Text())}
 	fip.Spec = v1alpha1.FixedIPSpec{NodeName: r.node.Value(), Owner: owner, AssignedTo: c.assignedTo, Reclaim: c.reclaim, Failover: c.failover, PodName: in.Text()}
 	fip.Status.VacatedBy, fip.Status.MovableFor = in.Text(), types.UID(in.Text())
@@ -95,8 +95,12 @@ func (r *record) Unpack() client.Object {
 	return fip
 }
 
-// GetObjectMeta returns the metadata of the FixedIP.
-func (r *record) GetObjectMeta() metav1.Object { return r.Unpack() }
+// GetObjectMeta returns the namespace, the name and the resourceVersion of the FixedIP.
+func (r *record) GetObjectMeta() metav1.Object {
+	m, in := &metav1.ObjectMeta{Namespace: r.common.Value().namespace}, packed.Reader(r.texts)
+	m.Name, m.ResourceVersion = in.Text(), in.Text()
+	return m
+}
 
 // GetObjectKind returns an empty kind, like that of a decoded FixedIP.
 func (r *record) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }

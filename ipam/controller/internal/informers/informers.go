@@ -3,9 +3,9 @@
 
 // Package informers defines which objects the controller watches and which of their fields its cache holds.
 //
-// The informers are those of client-go, run by controller-runtime's cache. Before an object is stored, a transform removes the
-// fields that the controller does not read, and package packed encodes pods, CiliumEndpoints and FixedIPs: a large cluster has
-// very many of them. The package makes no decisions and reads no objects. If a decision needs another field, add the field to the
+// Controller-runtime's cache runs the informers of package packed. Before an object is stored, a transform removes the fields
+// that the controller does not read, and package packed encodes pods, CiliumEndpoints and FixedIPs: a large cluster has very
+// many of them. The package makes no decisions and reads no objects. If a decision needs another field, add the field to the
 // transform of its kind.
 package informers
 
