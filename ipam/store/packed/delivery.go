@@ -27,7 +27,7 @@ import (
 type delivery struct {
 	// store contains the objects or their records. It changes only while calls is locked, so that each handler is called
 	// exactly once for each change.
-	store cache.Indexer
+	store *store
 	// synced is true when the store contains all objects of the initial list.
 	synced atomic.Bool
 
@@ -55,7 +55,7 @@ type registration struct {
 // HasSynced reports whether the handler was called for each object that existed when it was added.
 func (r *registration) HasSynced() bool { return r.synced.Load() }
 
-func newDelivery(store cache.Indexer) delivery {
+func newDelivery(store *store) delivery {
 	return delivery{store: store, added: make(chan struct{}, 1)}
 }
 
@@ -103,11 +103,12 @@ func (d *delivery) admit(ctx context.Context) {
 	if len(joining) == 0 {
 		return
 	}
-	for _, stored := range d.store.List() {
+	for _, stored := range d.store.all() {
 		if ctx.Err() != nil {
 			return
 		}
-		call(joining, func(h cache.ResourceEventHandler, obj any) { h.OnAdd(obj, true) }, stored)
+		obj := unpack(stored)
+		call(joining, func(h cache.ResourceEventHandler) { h.OnAdd(obj, true) })
 	}
 	for _, r := range joining {
 		r.synced.Store(true)
@@ -130,53 +131,53 @@ func (d *delivery) process(popped any, _ bool) error {
 	return nil
 }
 
+// fill stores the objects of the first list. Key of items: the key of the object.
+func (d *delivery) fill(items map[string]any) error {
+	d.calls.Lock()
+	defer d.calls.Unlock()
+	return d.store.fill(items)
+}
+
 // apply stores one change of an object and calls the active handlers. It does not call them with an object of a new list
 // whose version they have seen: after a watch was interrupted, that is nearly each object.
 func (d *delivery) apply(change cache.Delta) error {
-	obj := change.Object
-	if change.Type == cache.Deleted {
-		if err := d.store.Delete(obj); err != nil {
-			return err
-		}
-		call(d.active, func(h cache.ResourceEventHandler, obj any) { h.OnDelete(obj) }, obj)
-		return nil
-	}
-	before, exists, err := d.store.Get(obj)
+	key, err := keyOf(change.Object)
 	if err != nil {
 		return err
 	}
-	if !exists {
-		if err := d.store.Add(obj); err != nil {
-			return err
-		}
-		call(d.active, func(h cache.ResourceEventHandler, obj any) { h.OnAdd(obj, false) }, obj)
-		return nil
+	stored, exists := d.store.get(key)
+	var before any
+	if exists {
+		before = unpack(stored)
 	}
-	if err := d.store.Update(obj); err != nil {
+	after := unpack(change.Object)
+	if change.Type == cache.Deleted {
+		if exists {
+			err = d.store.remove(key, before)
+		}
+		call(d.active, func(h cache.ResourceEventHandler) { h.OnDelete(after) })
 		return err
 	}
-	if change.Type == cache.Replaced && sameVersion(before, obj) || len(d.active) == 0 {
-		return nil
+	err = d.store.put(key, change.Object, before, after)
+	switch {
+	case !exists:
+		call(d.active, func(h cache.ResourceEventHandler) { h.OnAdd(after, false) })
+	case change.Type != cache.Replaced || !sameVersion(before, after):
+		call(d.active, func(h cache.ResourceEventHandler) { h.OnUpdate(before, after) })
 	}
-	unpacked := unpack(before)
-	call(d.active, func(h cache.ResourceEventHandler, obj any) { h.OnUpdate(unpacked, obj) }, obj)
-	return nil
+	return err
 }
 
-// call calls each handler that was not removed with the object of a stored value.
-func call(handlers []*registration, with func(cache.ResourceEventHandler, any), stored any) {
-	if len(handlers) == 0 {
-		return
-	}
-	obj := unpack(stored)
+// call calls each handler that was not removed.
+func call(handlers []*registration, with func(cache.ResourceEventHandler)) {
 	for _, r := range handlers {
 		if !r.removed.Load() {
-			with(r.handler, obj)
+			with(r.handler)
 		}
 	}
 }
 
-// sameVersion reports whether two stored values have the same resourceVersion.
+// sameVersion reports whether two objects have the same resourceVersion.
 func sameVersion(a, b any) bool {
 	x, err := meta.Accessor(a)
 	if err != nil {

@@ -95,6 +95,9 @@ func (r fixedIPRecord) Unpack() client.Object {
 
 func (r fixedIPRecord) GetObjectMeta() metav1.Object { return readHeader(r.meta) }
 
+// Key implements Record.
+func (r fixedIPRecord) Key() string { return keyIn(r.meta) }
+
 // texts returns pointers to the text fields of a spec and a status, in the order in which a record contains these fields.
 func texts(spec *v1alpha1.FixedIPSpec, status *v1alpha1.FixedIPStatus) [14]*string {
 	return [...]*string{

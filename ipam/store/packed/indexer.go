@@ -4,6 +4,7 @@
 package packed
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,9 +20,8 @@ const (
 	allNamespaces = "__all_namespaces/"
 )
 
-// smaller returns indexers that unpack a record before they compute its values. The indexers of fields return only the
-// values for lists over all namespaces, because the values for one namespace would need a set with one element for most
-// pods. If packs is true, there is no index by namespace (see indexer.ByIndex).
+// smaller returns indexers whose indexes need less memory. The indexers of fields return only the values for lists over all
+// namespaces. If packs is true, there is no index by namespace (see store.find).
 func smaller(packs bool, indexers cache.Indexers) cache.Indexers {
 	all := cache.Indexers{}
 	for name, values := range indexers {
@@ -29,7 +29,7 @@ func smaller(packs bool, indexers cache.Indexers) cache.Indexers {
 			continue
 		}
 		all[name] = func(obj any) ([]string, error) {
-			found, err := values(unpack(obj))
+			found, err := values(obj)
 			if strings.HasPrefix(name, fieldIndex) {
 				found = slices.DeleteFunc(found, func(value string) bool { return !strings.HasPrefix(value, allNamespaces) })
 			}
@@ -39,58 +39,79 @@ func smaller(packs bool, indexers cache.Indexers) cache.Indexers {
 	return all
 }
 
-// indexer reads objects from a store, which contains records if packs is true. The writing methods are for client-go, which
-// calls them with records.
+// indexer reads objects from a store, which contains records if packs is true.
 type indexer struct {
-	cache.Indexer
+	store *store
 	packs bool
 }
 
-func (i indexer) List() []any { return unpackAll(i.Indexer.List()) }
+var _ cache.Indexer = indexer{}
 
-func (i indexer) Get(obj any) (any, bool, error) {
-	found, exists, err := i.Indexer.Get(obj)
-	return unpack(found), exists, err
+// errReadOnly is the error of the writing methods, which are those of cache.Store.
+var errReadOnly = errors.New("only the informer may change its store")
+
+func (indexer) Add(any) error               { return errReadOnly }
+func (indexer) Update(any) error            { return errReadOnly }
+func (indexer) Delete(any) error            { return errReadOnly }
+func (indexer) Replace([]any, string) error { return errReadOnly }
+func (indexer) Resync() error               { return nil }
+
+func (i indexer) List() []any        { return unpackAll(i.store.all()) }
+func (i indexer) ListKeys() []string { return i.store.ListKeys() }
+
+func (i indexer) Get(obj any) (item any, exists bool, err error) {
+	key, err := keyOf(obj)
+	if err != nil {
+		return nil, false, err
+	}
+	return i.GetByKey(key)
 }
 
-func (i indexer) GetByKey(key string) (any, bool, error) {
-	found, exists, err := i.Indexer.GetByKey(key)
-	return unpack(found), exists, err
+func (i indexer) GetByKey(key string) (item any, exists bool, err error) {
+	item, exists = i.store.get(key)
+	return unpack(item), exists, nil
 }
 
+func (i indexer) AddIndexers(indexers cache.Indexers) error {
+	return i.store.addIndexers(smaller(i.packs, indexers))
+}
+
+func (i indexer) GetIndexers() cache.Indexers { return i.store.indexersCopy() }
+
+func (i indexer) ListIndexFuncValues(name string) []string { return i.store.indexed(name) }
+
+func (i indexer) IndexKeys(name, value string) ([]string, error) {
+	if err := checkValue(name, value); err != nil {
+		return nil, err
+	}
+	return i.store.keysWith(name, value)
+}
+
+// Index returns the objects that have a value of obj in an index.
 func (i indexer) Index(name string, obj any) ([]any, error) {
-	found, err := i.Indexer.Index(name, obj)
+	values, err := i.store.values(name, obj)
+	if err != nil {
+		return nil, err
+	}
+	found, err := i.store.itemsWith(name, values...)
 	return unpackAll(found), err
 }
 
-// ByIndex implements cache.Indexer. It returns an error for a field value in one namespace, because the index contains no
-// such values. If packs is true, ByIndex searches the keys of all objects for those of a namespace.
+// ByIndex returns the objects that have a value in an index.
 func (i indexer) ByIndex(name, value string) ([]any, error) {
-	if i.packs && name == cache.NamespaceIndex {
-		return i.inNamespace(value)
+	if err := checkValue(name, value); err != nil {
+		return nil, err
 	}
-	if strings.HasPrefix(name, fieldIndex) && !strings.HasPrefix(value, allNamespaces) {
-		return nil, fmt.Errorf("index %s has no value %s: list by a field only over all namespaces", name, value)
-	}
-	found, err := i.Indexer.ByIndex(name, value)
+	found, err := i.store.itemsWith(name, value)
 	return unpackAll(found), err
 }
 
-// inNamespace returns the objects of a namespace.
-func (i indexer) inNamespace(namespace string) (found []any, err error) {
-	for _, key := range i.ListKeys() {
-		if !strings.HasPrefix(key, namespace+"/") {
-			continue
-		}
-		obj, exists, err := i.GetByKey(key)
-		if err != nil {
-			return nil, fmt.Errorf("read %s from the cache: %w", key, err)
-		}
-		if exists {
-			found = append(found, obj)
-		}
+// checkValue returns an error for a field value in one namespace, because an index contains no such values.
+func checkValue(name, value string) error {
+	if strings.HasPrefix(name, fieldIndex) && !strings.HasPrefix(value, allNamespaces) {
+		return fmt.Errorf("index %s has no value %s: list by a field only over all namespaces", name, value)
 	}
-	return found, nil
+	return nil
 }
 
 // unpackAll unpacks records in place: the list belongs to the caller.

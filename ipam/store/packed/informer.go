@@ -43,8 +43,8 @@ func NewInformerWith(pack cache.TransformFunc) func(cache.ListerWatcher, runtime
 	}
 }
 
-// informer lists and watches the objects of one kind with the reflector, the queue and the store of client-go. Its readers and
-// event handlers get objects, also if the store contains records. It calls the event handlers itself (see delivery).
+// informer lists and watches the objects of one kind with the reflector and the queue of client-go. Its readers and event handlers
+// get objects, also if the store contains records. It calls the event handlers itself (see delivery).
 type informer struct {
 	from   cache.ListerWatcher
 	of     runtime.Object
@@ -70,8 +70,7 @@ type informer struct {
 var _ cache.SharedIndexInformer = &informer{}
 
 func newInformer(from cache.ListerWatcher, of runtime.Object, resync time.Duration, indexers cache.Indexers, pack cache.TransformFunc) *informer {
-	store := cache.NewIndexer(cache.DeletionHandlingMetaNamespaceKeyFunc, smaller(pack != nil, indexers))
-	return &informer{from: from, of: of, resync: resync, pack: pack, transform: pack, delivery: newDelivery(store)}
+	return &informer{from: from, of: of, resync: resync, pack: pack, transform: pack, delivery: newDelivery(newStore(smaller(pack != nil, indexers)))}
 }
 
 // Run is like RunWithContext.
@@ -102,7 +101,7 @@ func (i *informer) start() (cache.Controller, error) {
 		return nil, errStarted
 	}
 	i.running = cache.New(&cache.Config{
-		Queue:                        cache.NewRealFIFO(cache.MetaNamespaceKeyFunc, i.store, i.transform),
+		Queue:                        newQueue(i.store, i.transform, i.fill),
 		ListerWatcher:                i.from,
 		ObjectType:                   i.of,
 		FullResyncPeriod:             i.resync,
@@ -192,7 +191,7 @@ func (i *informer) RemoveEventHandler(handle cache.ResourceEventHandlerRegistrat
 
 // AddIndexers adds indexes to the store.
 func (i *informer) AddIndexers(indexers cache.Indexers) error {
-	return i.store.AddIndexers(smaller(i.pack != nil, indexers))
+	return i.store.addIndexers(smaller(i.pack != nil, indexers))
 }
 
 // GetIndexer returns the store, from which readers get objects.

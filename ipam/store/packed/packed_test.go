@@ -304,22 +304,21 @@ func BenchmarkStore(b *testing.B) {
 				for b.Loop() {
 					indexers := cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc, "node": byNode}
 					i := way.make(&cache.ListWatch{}, kind.of, 0, indexers)
-					store, packs := i.GetStore(), false
-					if p, ok := i.(*informer); ok {
-						store, packs = p.store, true
-					}
 					before := live()
 					for n := range objects {
-						obj := any(kind.make(n))
-						if packs {
-							obj, _ = pack(obj)
-						}
-						if err := store.Add(obj); err != nil {
+						obj := kind.make(n)
+						if p, ok := i.(*informer); ok {
+							packed, _ := pack(obj)
+							key, _ := keyOf(packed)
+							if err := p.store.put(key, packed, nil, obj); err != nil {
+								b.Fatal(err)
+							}
+						} else if err := i.GetStore().Add(obj); err != nil {
 							b.Fatal(err)
 						}
 					}
 					b.ReportMetric(float64(live()-before)/objects, "B/object")
-					runtime.KeepAlive(store)
+					runtime.KeepAlive(i)
 				}
 			})
 		}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	ciliumv2 "github.com/cilium/cilium/pkg/k8s/apis/cilium.io/v2"
 	"github.com/google/uuid"
@@ -22,8 +23,10 @@ import (
 
 // Record is a packed object.
 type Record interface {
-	// GetObjectMeta returns the namespace, the name and the resourceVersion. client-go reads them several times for each
-	// change, so an implementation does not decode the whole object.
+	// Key returns the key of the object: its namespace, a slash and its name. The key may refer to the memory of the record.
+	Key() string
+	// GetObjectMeta returns the namespace, the name and the resourceVersion. client-go reads them, so an implementation does
+	// not decode the whole object.
 	metav1.ObjectMetaAccessor
 	// Unpack returns an object of the API type, which the caller may change.
 	Unpack() client.Object
@@ -103,6 +106,9 @@ func (r podRecord) Unpack() client.Object {
 
 func (r podRecord) GetObjectMeta() metav1.Object { return readHeader(string(r)) }
 
+// Key implements Record.
+func (r podRecord) Key() string { return keyIn(string(r)) }
+
 func (r endpointRecord) Unpack() client.Object {
 	in := Reader(r)
 	h := in.header()
@@ -113,17 +119,27 @@ func (r endpointRecord) Unpack() client.Object {
 
 func (r endpointRecord) GetObjectMeta() metav1.Object { return readHeader(string(r)) }
 
-// header returns the beginning of a record: the namespace, the name and the resourceVersion.
+// Key implements Record.
+func (r endpointRecord) Key() string { return keyIn(string(r)) }
+
+// header returns the beginning of a record of a namespaced object: the key and the resourceVersion.
 func header(m metav1.ObjectMeta) (w Writer) {
-	w.Text(m.Namespace)
-	w.Text(m.Name)
+	w.Text(cache.NewObjectName(m.Namespace, m.Name).String())
 	w.Text(m.ResourceVersion)
 	return w
 }
 
 // header reads the header at the beginning of a record.
-func (r *Reader) header() metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: r.Text(), Name: r.Text(), ResourceVersion: r.Text()}
+func (r *Reader) header() (m metav1.ObjectMeta) {
+	m.Namespace, m.Name, _ = strings.Cut(r.Text(), "/")
+	m.ResourceVersion = r.Text()
+	return m
+}
+
+// keyIn returns the key in the header of a record.
+func keyIn(record string) string {
+	in := Reader(record)
+	return in.Text()
 }
 
 // readHeader returns the header of a record, and nothing else.

@@ -95,6 +95,12 @@ func (r *record) Unpack() client.Object {
 	return fip
 }
 
+// Key returns the namespace and the name of the FixedIP.
+func (r *record) Key() string {
+	in := packed.Reader(r.texts)
+	return r.common.Value().namespace + "/" + in.Text()
+}
+
 // GetObjectMeta returns the namespace, the name and the resourceVersion of the FixedIP.
 func (r *record) GetObjectMeta() metav1.Object {
 	m, in := &metav1.ObjectMeta{Namespace: r.common.Value().namespace}, packed.Reader(r.texts)
