@@ -41,9 +41,9 @@ const mebibyte = 1 << 20
 
 const (
 	// minGrowth and maxGrowth limit the growth of the controller's heap. Go's default of 100 % would double its memory.
-	minGrowth, maxGrowth = 25, 50
+	minGrowth, maxGrowth = 20, 50
 	// wantedHeap is the size in bytes at which garbage is collected, if the growth is between minGrowth and maxGrowth then.
-	wantedHeap = 400 * mebibyte
+	wantedHeap = 300 * mebibyte
 )
 
 // Controller is the Rule of the controller. A large growth of a small heap saves CPU time: at the start, when the caches are

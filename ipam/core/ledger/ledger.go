@@ -29,9 +29,9 @@ type NodeAddresses struct {
 // with New.
 type Ledger struct {
 	mu sync.RWMutex
-	// nodes contains every node that has a CiliumNode. Key: the node name. Value: *node. It is a sync.Map because methods such
-	// as Unreported and Available read it without mu. Writers hold mu.
-	nodes sync.Map
+	// nodes contains every node that has a CiliumNode. Methods such as Unreported and Available read it without mu. Writers hold
+	// mu.
+	nodes nodes
 	// owners contains the addresses of Owned entries. Key: the owner. Value: its addresses, by the node whose pool has the
 	// entries.
 	//
@@ -127,7 +127,7 @@ func (l *Ledger) setNode(p pool.NodePool) NodeChange {
 				n.assume(uid, c.Addrs)
 			}
 		}
-		l.nodes.Store(p.Name, n)
+		l.nodes.add(p.Name, n)
 	}
 	before, choosableBefore := n.pool, n.choosable()
 	change := NodeChange{Appeared: !known, Status: !sameStatus(before, p)}
@@ -171,7 +171,7 @@ func (l *Ledger) RemoveNode(name string) NodeChange {
 	}
 	change := l.setNode(pool.NodePool{Name: name})
 	change.Status, change.Fixed = true, true
-	l.nodes.Delete(name)
+	l.nodes.remove(name)
 	return change
 }
 
@@ -191,10 +191,9 @@ func (l *Ledger) Nodes() []pool.NodePool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	var out []pool.NodePool
-	l.nodes.Range(func(_, v any) bool {
-		out = append(out, v.(*node).pool)
-		return true
-	})
+	for _, n := range l.nodes.all() {
+		out = append(out, n.pool)
+	}
 	slices.SortFunc(out, func(a, b pool.NodePool) int { return strings.Compare(a.Name, b.Name) })
 	return out
 }
@@ -245,11 +244,7 @@ func (l *Ledger) FreeShare(name string, f address.Family) float64 {
 
 // node returns a node; false if it is not known. Callers that use fields of the node other than the atomics must hold mu.
 func (l *Ledger) node(name string) (*node, bool) {
-	v, ok := l.nodes.Load(name)
-	if !ok {
-		return nil, false
-	}
-	return v.(*node), true
+	return l.nodes.load(name)
 }
 
 // NodeChange is the difference between two versions of a node's pool. The zero value means no difference.
@@ -359,11 +354,7 @@ type Size struct {
 func (l *Ledger) Size() Size {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	s := Size{Claims: len(l.claims)}
-	l.nodes.Range(func(any, any) bool {
-		s.Nodes++
-		return true
-	})
+	s := Size{Claims: len(l.claims), Nodes: l.nodes.count()}
 	for _, held := range l.owners {
 		for _, h := range held {
 			s.Entries += len(h.Addrs)

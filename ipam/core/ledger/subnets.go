@@ -260,12 +260,10 @@ func (n *node) allocates(a netip.Addr) bool {
 func (l *Ledger) HasEntryOnOtherNode(a netip.Addr, except string) bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	found := false
-	l.nodes.Range(func(name, value any) bool {
-		p := value.(*node).pool
-		_, entry := p.Entries[a]
-		found = name != except && (entry || p.InUse(a))
-		return !found
-	})
-	return found
+	for name, n := range l.nodes.all() {
+		if _, entry := n.pool.Entries[a]; name != except && (entry || n.pool.InUse(a)) {
+			return true
+		}
+	}
+	return false
 }

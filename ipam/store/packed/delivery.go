@@ -103,7 +103,7 @@ func (d *delivery) admit(ctx context.Context) {
 	if len(joining) == 0 {
 		return
 	}
-	for _, stored := range d.store.all() {
+	for _, stored := range d.store.list() {
 		if ctx.Err() != nil {
 			return
 		}

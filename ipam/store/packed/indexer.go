@@ -56,7 +56,7 @@ func (indexer) Delete(any) error            { return errReadOnly }
 func (indexer) Replace([]any, string) error { return errReadOnly }
 func (indexer) Resync() error               { return nil }
 
-func (i indexer) List() []any        { return unpackAll(i.store.all()) }
+func (i indexer) List() []any        { return unpackAll(i.store.list()) }
 func (i indexer) ListKeys() []string { return i.store.ListKeys() }
 
 func (i indexer) Get(obj any) (item any, exists bool, err error) {

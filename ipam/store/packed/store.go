@@ -118,15 +118,13 @@ func change(index map[string]keys, name string, values cache.IndexFunc, key stri
 	}
 	for _, value := range old {
 		k := index[value]
-		k.remove(key)
-		// The value is replaced as well, because it may refer to the memory of the former object.
-		delete(index, value)
-		if !k.empty() {
-			index[value] = k
+		if k.remove(key); k.empty() {
+			delete(index, value)
 		}
 	}
 	for _, value := range now {
 		k := index[value]
+		k.remove(key) // An index function may return a value twice.
 		k.add(key)
 		index[value] = k
 	}
@@ -141,8 +139,8 @@ func (s *store) get(key string) (any, bool) {
 	return item, exists
 }
 
-// all returns the objects or records.
-func (s *store) all() []any {
+// list returns the objects or records.
+func (s *store) list() []any {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return slices.AppendSeq(make([]any, 0, len(s.items)), maps.Values(s.items))
@@ -195,14 +193,20 @@ func (s *store) find(name string, values []string) (found []string, err error) {
 	case !ok:
 		return nil, fmt.Errorf("there is no index %s", name)
 	case len(values) == 1:
-		return index[values[0]].list(), nil
+		return all(index, values[0]), nil
 	}
 	// An object may have several of the values.
-	all := sets.New[string]()
+	union := sets.New[string]()
 	for _, value := range values {
-		all.Insert(index[value].list()...)
+		union.Insert(all(index, value)...)
 	}
-	return all.UnsortedList(), nil
+	return union.UnsortedList(), nil
+}
+
+// all returns the keys of a value of an index.
+func all(index map[string]keys, value string) []string {
+	k := index[value]
+	return k.all()
 }
 
 // values returns the values of an object in an index.
@@ -230,36 +234,73 @@ func (s *store) indexed(name string) []string {
 	return slices.Collect(maps.Keys(s.indexes[name]))
 }
 
-// keys is a set of keys of objects.
+// keys is a set of keys of objects, which needs no memory of its own for one key and little for some tens, such as the pods of a
+// node. After add, store the keys again, like a slice after append.
 type keys struct {
-	// one is the only key; empty: the keys are in more.
-	one  string
-	more map[string]struct{}
+	// one is the only key; empty: the keys are in many.
+	one string
+	// many contains the keys if there were two or more at some time; nil: there were not.
+	many *manyKeys
 }
 
-func (k *keys) empty() bool { return k.one == "" && len(k.more) == 0 }
+// maxListed is the largest number of keys in a list, in which add and remove look at every key.
+const maxListed = 64
 
+// manyKeys is a set of keys in a list or, after it had more than maxListed keys, in a map.
+type manyKeys struct {
+	list []string
+	set  sets.Set[string]
+}
+
+func (k *keys) empty() bool {
+	return k.one == "" && (k.many == nil || len(k.many.list) == 0 && len(k.many.set) == 0)
+}
+
+// add adds a key that is not in the set.
 func (k *keys) add(key string) {
-	switch {
-	case k.empty(), k.one == key:
-		*k = keys{one: key}
-		return
-	case k.one != "":
-		*k = keys{more: map[string]struct{}{k.one: {}}}
-	}
-	k.more[key] = struct{}{}
-}
-
-func (k *keys) remove(key string) {
-	if k.one == key {
+	if k.many == nil {
+		if k.one == "" {
+			k.one = key
+			return
+		}
+		k.many = &manyKeys{list: []string{k.one}}
 		k.one = ""
 	}
-	delete(k.more, key)
+	m := k.many
+	switch {
+	case m.set != nil:
+		m.set.Insert(key)
+	case len(m.list) < maxListed:
+		m.list = append(m.list, key)
+	default:
+		m.set = sets.New(m.list...).Insert(key)
+		m.list = nil
+	}
 }
 
-func (k keys) list() []string {
-	if k.one != "" {
-		return []string{k.one}
+// remove removes a key, which may be missing.
+func (k *keys) remove(key string) {
+	if k.many == nil {
+		if k.one == key {
+			k.one = ""
+		}
+		return
 	}
-	return slices.Collect(maps.Keys(k.more))
+	k.many.set.Delete(key)
+	if at := slices.Index(k.many.list, key); at >= 0 {
+		k.many.list = slices.Delete(k.many.list, at, at+1)
+	}
+}
+
+// all returns the keys.
+func (k *keys) all() []string {
+	switch {
+	case k.one != "":
+		return []string{k.one}
+	case k.many == nil:
+		return nil
+	case k.many.set != nil:
+		return k.many.set.UnsortedList()
+	}
+	return slices.Clone(k.many.list)
 }
