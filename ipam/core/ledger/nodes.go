@@ -13,7 +13,7 @@ import (
 // nodes contains the nodes of a ledger by name. Reads need no lock: the scheduler reads hundreds of nodes for each pod, from
 // several goroutines. Only one goroutine may write at a time. The zero value is empty.
 //
-// A sync.Map alone would take about twice as long for a read.
+// With a sync.Map alone, a read takes three times as long (BenchmarkNodes: 74 and 25 ns).
 type nodes struct {
 	// most contains most nodes. The map never changes; a write replaces it. Key: the node name.
 	most atomic.Pointer[map[string]*node]

@@ -191,7 +191,7 @@ func (i *informer) RemoveEventHandler(handle cache.ResourceEventHandlerRegistrat
 
 // AddIndexers adds indexes to the store.
 func (i *informer) AddIndexers(indexers cache.Indexers) error {
-	return i.store.addIndexers(smaller(i.pack != nil, indexers))
+	return i.GetIndexer().AddIndexers(indexers)
 }
 
 // GetIndexer returns the store, from which readers get objects.

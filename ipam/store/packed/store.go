@@ -185,7 +185,7 @@ func (s *store) find(name string, values []string) (found []string, err error) {
 	switch {
 	case !ok && name == cache.NamespaceIndex:
 		for key := range s.items {
-			if namespace, _, _ := strings.Cut(key, "/"); slices.Contains(values, namespace) {
+			if namespace, _, namespaced := strings.Cut(key, "/"); namespaced && slices.Contains(values, namespace) {
 				found = append(found, key)
 			}
 		}

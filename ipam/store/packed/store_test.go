@@ -125,6 +125,14 @@ func TestStoreErrors(t *testing.T) {
 			}
 		}
 	}
+	// The key of an object without a namespace is its name, which is no namespace.
+	cluster := newStore(cache.Indexers{})
+	if err := cluster.put("node-1", web, nil, web); err != nil {
+		t.Fatal(err)
+	}
+	if found, err := (indexer{cluster, true}).ByIndex(cache.NamespaceIndex, "node-1"); err != nil || len(found) > 0 {
+		t.Errorf("got %v, error %v for a namespace with the name of a node; want nothing", found, err)
+	}
 	if found, exists, err := i.Get(web); err != nil || !exists || found != any(web) {
 		t.Errorf("got %v, exists %v, error %v after the errors; want the pod", found, exists, err)
 	}
