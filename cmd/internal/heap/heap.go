@@ -41,7 +41,7 @@ const mebibyte = 1 << 20
 
 const (
 	// minGrowth and maxGrowth limit the growth of the controller's heap. Go's default of 100 % would double its memory.
-	minGrowth, maxGrowth = 20, 50
+	minGrowth, maxGrowth = 12, 50
 	// wantedHeap is the size in bytes at which garbage is collected, if the growth is between minGrowth and maxGrowth then.
 	wantedHeap = 300 * mebibyte
 )

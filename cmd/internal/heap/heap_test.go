@@ -16,7 +16,7 @@ func TestRules(t *testing.T) {
 		// want contains the growth in percent. Key: the live heap in MiB.
 		want map[uint64]int
 	}{
-		"controller": {Controller, map[uint64]int{0: 50, 100: 50, 200: 50, 225: 33, 250: 20, 299: 20, 300: 20, 900: 20}},
+		"controller": {Controller, map[uint64]int{0: 50, 100: 50, 200: 50, 225: 33, 250: 20, 260: 15, 299: 12, 300: 12, 900: 12}},
 		"scheduler":  {Scheduler, map[uint64]int{0: 100, 125: 100, 1023: 100, 1024: 90, 2094: 90}},
 	} {
 		for live, want := range c.want {

@@ -318,8 +318,9 @@ func (r *Reconciler) otherPools(pod *corev1.Pod, q source.Queue) {
 // lasts longer while the pod waits for an IP (nodepool.State.RestoreWithin).
 func (r *Reconciler) coolsDownFrom(node string, pod *corev1.Pod) bool {
 	n, _ := r.Ledger.Node(node)
+	owner := pool.OwnerKey(pod.Namespace, pod.Name)
 	for _, e := range n.Entries {
-		if e.CoolsDownFrom(pool.OwnerKey(pod.Namespace, pod.Name)) {
+		if e.CoolsDownFrom(owner) {
 			return true
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"time"
 
+	"go4.org/netipx"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -123,16 +124,13 @@ func (c *Controller) carve(ctx context.Context, families []address.Family, h sub
 	if len(families) == 0 {
 		return nil, nil, nil
 	}
-	taken := subnetplan.CIDRs(known)
-	for _, n := range c.Ledger.Nodes() {
-		taken = append(taken, n.Subnets...)
-	}
+	taken := address.Union(slices.Concat(subnetplan.CIDRs(known), c.Ledger.Subnets()))
 	records, err := fixedips.Read(ctx, c.Cached, c.Ledger.ReservationsWithoutSubnet())
 	if err != nil {
 		return nil, nil, err
 	}
-	missing := subnetplan.Missing(c.Rules.Pools, address.Union(taken), reservation.Of(records...), func(string) bool { return true })
-	taken = append(taken, subnetplan.CIDRs(missing)...)
+	missing := subnetplan.Missing(c.Rules.Pools, taken, reservation.Of(records...), func(string) bool { return true })
+	taken = address.Add(taken, subnetplan.CIDRs(missing))
 	for _, f := range families {
 		cidr, ok := c.choose(f, taken)
 		if !ok {
@@ -149,21 +147,21 @@ func (c *Controller) carve(ctx context.Context, families []address.Family, h sub
 	return fresh, exhausted, nil
 }
 
-// choose returns a subnet of a family that overlaps neither a taken subnet nor one that this process has recently tried to
-// claim, and in which no pool has an allocatable entry. It returns false if there is none.
-func (c *Controller) choose(f address.Family, taken []netip.Prefix) (netip.Prefix, bool) {
+// choose returns a subnet of a family that contains no taken address, that overlaps no subnet that this process has recently
+// tried to claim, and in which no pool has an allocatable entry. It returns false if there is none.
+func (c *Controller) choose(f address.Family, taken *netipx.IPSet) (netip.Prefix, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.recent == nil {
 		c.recent = map[netip.Prefix]time.Time{}
 	}
 	maps.DeleteFunc(c.recent, func(_ netip.Prefix, at time.Time) bool { return c.Clock.Since(at) > recentFor })
-	taken = slices.AppendSeq(slices.Clone(taken), maps.Keys(c.recent))
+	taken = address.Add(taken, slices.Collect(maps.Keys(c.recent)))
 	for {
-		cidr, ok := address.Carve(c.Rules.Pools, f, address.Union(taken))
+		cidr, ok := address.Carve(c.Rules.Pools, f, taken)
 		if ok && c.Ledger.HasCarriedAddresses([]netip.Prefix{cidr}) {
 			// The pool of a node that does not have this subnet still has an entry for an address in it.
-			taken = append(taken, cidr)
+			taken = address.Add(taken, []netip.Prefix{cidr})
 			continue
 		}
 		if ok {
@@ -253,9 +251,13 @@ var (
 
 // Every write of a NodeSubnet has a precondition: a write that was decided from an outdated version fails.
 
-// List returns all NodeSubnets as the caches show them. Neither the list nor the objects must be changed.
+// List returns all NodeSubnets as the caches show them, sorted by name if the events of NodeSubnets are followed. Neither the list
+// nor the objects must be changed.
 func (c *Controller) List(ctx context.Context) ([]subnetplan.Subnet, error) {
-	return c.listed.get(func() ([]subnetplan.Subnet, error) { return listFrom(ctx, c.Cached, client.UnsafeDisableDeepCopy) })
+	if list, ok := c.listed.get(); ok {
+		return list, nil
+	}
+	return listFrom(ctx, c.Cached, client.UnsafeDisableDeepCopy)
 }
 
 // listLive returns all NodeSubnets as the API server has them after the call of listLive. Neither the list nor the objects must

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/google/btree"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"fixedip.io/fixedip/ipam/api/v1alpha1"
@@ -15,68 +16,74 @@ import (
 	"fixedip.io/fixedip/ipam/store/watch"
 )
 
-// listCache stores the decoded list of all NodeSubnets until one of them changes. Without it, the controller would decode
-// 25 million NodeSubnets when it starts in a cluster of 5,000 nodes, because the decision for one node needs all of them.
+// listCache contains the decoded NodeSubnets as their events show them. Without it, the controller would decode 25 million
+// NodeSubnets when it starts in a cluster of 5,000 nodes, because the decision for one node needs all of them.
 //
-// The zero value stores nothing: get then reads the list each time.
+// The zero value follows no events and contains nothing.
 type listCache struct {
+	// synced reports whether an event has arrived for each NodeSubnet that existed at the start; nil: no events are followed.
+	synced func() bool
+
 	mu sync.Mutex
-	// following is true once the events of NodeSubnets clear the stored list.
-	following bool
-	// changes is the number of events so far. A list that was read before an event is not stored after it.
-	changes uint64
-	// list is the stored list. It is valid only if stored is true.
-	list   []subnetplan.Subnet
-	stored bool
+	// subnets contains the NodeSubnets with a valid CIDR, sorted by name; nil: there was no event.
+	subnets *btree.BTreeG[subnetplan.Subnet]
+	// list contains the elements of subnets in their order; nil: they have changed since the last list was made.
+	list []subnetplan.Subnet
 }
 
-// follow makes the events of NodeSubnets clear the stored list, and then call changed with the versions before and after the
-// event; one of them is nil if the NodeSubnet was created or deleted. The events must start a reconcile through changed only:
-// a separate event handler could start the reconcile before the list is cleared, and the reconcile would decide from the old
-// list that there is nothing to do.
-func (l *listCache) follow(ctx context.Context, c cache.Cache, changed func(before, after *v1alpha1.NodeSubnet)) error {
-	if _, err := watch.Objects(ctx, c, &v1alpha1.NodeSubnet{}, l.clearing(changed)); err != nil {
-		return err
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.following = true
-	return nil
+// byName is the order of NodeSubnets by name.
+func byName(x, y subnetplan.Subnet) bool { return x.Object.Name < y.Object.Name }
+
+// follow makes the events of NodeSubnets change the list, and then call changed with the versions before and after the event;
+// one of them is nil if the NodeSubnet was created or deleted. The events must start a reconcile through changed only: a separate
+// event handler could start the reconcile before the list has changed, and the reconcile would decide from the old list that
+// there is nothing to do.
+func (l *listCache) follow(ctx context.Context, c cache.Cache, changed func(before, after *v1alpha1.NodeSubnet)) (err error) {
+	l.synced, err = watch.Objects(ctx, c, &v1alpha1.NodeSubnet{}, l.applying(changed))
+	return err
 }
 
-// clearing returns a function that clears the stored list and then calls changed.
-func (l *listCache) clearing(changed func(before, after *v1alpha1.NodeSubnet)) func(before, after *v1alpha1.NodeSubnet) {
+// applying returns a function that applies an event to the list and then calls changed.
+func (l *listCache) applying(changed func(before, after *v1alpha1.NodeSubnet)) func(before, after *v1alpha1.NodeSubnet) {
 	return func(before, after *v1alpha1.NodeSubnet) {
-		l.clear()
+		l.apply(before, after)
 		changed(before, after)
 	}
 }
 
-// get returns the stored list, or the result of read.
-func (l *listCache) get(read func() ([]subnetplan.Subnet, error)) ([]subnetplan.Subnet, error) {
-	l.mu.Lock()
-	list, stored, before := l.list, l.stored, l.changes
-	l.mu.Unlock()
-	if stored {
-		return list, nil
-	}
-	list, err := read()
-	if err != nil {
-		return nil, err
-	}
-	// A caller that appends to the list gets a copy.
-	list = slices.Clip(list)
+func (l *listCache) apply(before, after *v1alpha1.NodeSubnet) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.following && l.changes == before {
-		l.list, l.stored = list, true
+	l.list = nil
+	if l.subnets == nil {
+		l.subnets = btree.NewG(32, byName)
 	}
-	return list, nil
+	if before != nil {
+		l.subnets.Delete(subnetplan.Subnet{Object: before})
+	}
+	if after == nil {
+		return
+	}
+	if s, ok := subnetplan.FromNodeSubnet(after); ok {
+		l.subnets.ReplaceOrInsert(s)
+	}
 }
 
-func (l *listCache) clear() {
+// get returns all NodeSubnets, sorted by name. ok is false if no events are followed, or if not all NodeSubnets that existed at the
+// start have arrived.
+func (l *listCache) get() (list []subnetplan.Subnet, ok bool) {
+	if l.synced == nil || !l.synced() {
+		return nil, false
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.changes++
-	l.list, l.stored = nil, false
+	if l.list == nil && l.subnets != nil {
+		l.list = make([]subnetplan.Subnet, 0, l.subnets.Len())
+		l.subnets.Ascend(func(s subnetplan.Subnet) bool {
+			l.list = append(l.list, s)
+			return true
+		})
+	}
+	// A caller that appends to the list gets a copy.
+	return slices.Clip(l.list), true
 }

@@ -262,15 +262,23 @@ func (p ClusterPool) Validate() error {
 // Union returns the set of all addresses of the prefixes, which may overlap and be of both families. Invalid prefixes are
 // skipped. A lookup in the set is a binary search.
 func Union(prefixes []netip.Prefix) *netipx.IPSet {
+	return Add(nil, prefixes)
+}
+
+// Add returns a set with the addresses of a set and those of prefixes. The set may be nil.
+func Add(set *netipx.IPSet, prefixes []netip.Prefix) *netipx.IPSet {
 	var b netipx.IPSetBuilder
+	if set != nil {
+		b.AddSet(set)
+	}
 	for _, p := range prefixes {
 		if p.IsValid() {
 			b.AddPrefix(p.Masked())
 		}
 	}
 	// IPSet returns errors for invalid prefixes only.
-	set, _ := b.IPSet()
-	return set
+	sum, _ := b.IPSet()
+	return sum
 }
 
 // free returns the addresses of the cluster pool that are not taken.

@@ -271,3 +271,15 @@ func TestFreeSubnets(t *testing.T) {
 		}
 	}
 }
+
+// TestAdd checks that Add returns the union of a set and prefixes, and leaves the set unchanged.
+func TestAdd(t *testing.T) {
+	set := address.Union([]netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")})
+	sum := address.Add(set, []netip.Prefix{netip.MustParsePrefix("10.0.1.7/24"), {}})
+	if want := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/23")}; !slices.Equal(sum.Prefixes(), want) {
+		t.Errorf("got %v, want %v", sum.Prefixes(), want)
+	}
+	if want := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}; !slices.Equal(set.Prefixes(), want) {
+		t.Errorf("the set has become %v, want %v", set.Prefixes(), want)
+	}
+}

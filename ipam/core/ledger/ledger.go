@@ -190,7 +190,7 @@ func (l *Ledger) Node(name string) (pool.NodePool, bool) {
 func (l *Ledger) Nodes() []pool.NodePool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	var out []pool.NodePool
+	out := make([]pool.NodePool, 0, l.nodes.count())
 	for _, n := range l.nodes.all() {
 		out = append(out, n.pool)
 	}

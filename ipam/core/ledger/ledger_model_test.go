@@ -434,7 +434,9 @@ func TestModel(t *testing.T) {
 				l.Forget(id)
 			},
 			"": func(t *rapid.T) {
+				var subnets []netip.Prefix
 				for _, name := range modelNodes {
+					subnets = append(subnets, m.nodes[name].Subnets...)
 					for _, f := range address.Families {
 						want := int64(len(m.free(name, f)))
 						if got := l.Available(name, f); got != want && !m.nodes[name].Unreported {
@@ -444,6 +446,12 @@ func TestModel(t *testing.T) {
 							t.Fatalf("got HasAvailable %t for %s on %s, want %t", got, f, name, want > 0)
 						}
 					}
+				}
+				slices.SortFunc(subnets, netip.Prefix.Compare)
+				subnets = slices.Compact(subnets)
+				sorted := slices.SortedFunc(slices.Values(l.Subnets()), netip.Prefix.Compare)
+				if !slices.Equal(sorted, subnets) {
+					t.Fatalf("got subnets %v, want %v", sorted, subnets)
 				}
 				for _, owner := range modelOwners {
 					m.compareMoves(t, l, owner)

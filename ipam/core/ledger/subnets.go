@@ -26,6 +26,19 @@ func (l *Ledger) Home(a netip.Addr) (name string, ok bool) {
 	return "", false
 }
 
+// Subnets returns the subnets of all nodes, sorted by address and then by prefix length. A subnet of several nodes is in the list
+// once.
+func (l *Ledger) Subnets() []netip.Prefix {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	all := make([]netip.Prefix, 0, l.ordered.Len())
+	l.ordered.Ascend(func(s netip.Prefix) bool {
+		all = append(all, s)
+		return true
+	})
+	return all
+}
+
 // HomesOf returns all nodes whose subnets contain the address. There is more than one only if subnets overlap.
 func (l *Ledger) HomesOf(a netip.Addr) []string {
 	l.mu.RLock()

@@ -55,7 +55,7 @@ func FromNodeSubnet(ns *v1alpha1.NodeSubnet) (s Subnet, ok bool) {
 
 // FromNodeSubnets returns the subnets of several NodeSubnets, in their order, without those that have no valid CIDR.
 func FromNodeSubnets(list []v1alpha1.NodeSubnet) []Subnet {
-	var subnets []Subnet
+	subnets := make([]Subnet, 0, len(list))
 	for i := range list {
 		if s, ok := FromNodeSubnet(&list[i]); ok {
 			subnets = append(subnets, s)

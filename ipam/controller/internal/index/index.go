@@ -26,14 +26,14 @@ import (
 )
 
 const (
-	// Pods and FixedIPs are indexed by blocks of eight IPs. An index by single IP would contain a set with one element for each
-	// pod, which needs more memory than the rest of the cached pod.
+	// Pods and FixedIPs are indexed by blocks of four IPs. With smaller blocks, the index needs more memory: about 90 bytes for
+	// each block. With larger blocks, a search for one IP decodes more objects that have other IPs.
 	podIPBlock     = "podIPBlock"
 	fixedIPBlock   = "ipBlock"
 	podNode        = "place"
 	unschedulable  = "unschedulable"
 	fixedIPOwner   = "workload"
-	hostBitsOfAnIP = 3
+	hostBitsOfAnIP = 2
 )
 
 // indexes are the indexes of this package.
