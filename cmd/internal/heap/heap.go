@@ -74,7 +74,7 @@ const (
 	wantedLimit = 430 * mebibyte
 	// minLimit is the lowest Limit, in percent of the live heap. With less, the program might collect garbage all the time: the
 	// heap needs its growth, and about a quarter of the live heap is lost between objects and for the memory manager.
-	minLimit = 145
+	minLimit = 140
 )
 
 // Controller is the Rule of the controller. A large growth of a small heap saves CPU time: at the start, when the caches are
