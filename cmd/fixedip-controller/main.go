@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"runtime/debug"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -168,6 +169,9 @@ func run(o *options, changed func(flag string) bool) error {
 	if err := controller.Setup(ctx, mgr, cfg); err != nil {
 		return err
 	}
+	if err := mgr.Add(afterCaches(debug.FreeOSMemory)); err != nil {
+		return fmt.Errorf("add the collection of garbage after the start to the manager: %w", err)
+	}
 	if !o.DryRun {
 		if err := mgr.Add(&poolguard.Guard{API: live, Namespace: cfg.Namespace, ClusterPools: cfg.ClusterPools}); err != nil {
 			return fmt.Errorf("add the writer of the cluster pools for the admission policy to the manager: %w", err)
@@ -175,6 +179,18 @@ func run(o *options, changed func(flag string) bool) error {
 	}
 	return mgr.Start(ctx)
 }
+
+// afterCaches is a runnable of a manager. It calls the function once when the caches are filled, on each replica. Without a
+// collection of garbage then, what the lists needed would still be in memory when the controllers begin to work.
+type afterCaches func()
+
+func (f afterCaches) Start(context.Context) error {
+	f()
+	return nil
+}
+
+// NeedLeaderElection returns false: the caches of a replica that waits for the lease are filled as well.
+func (afterCaches) NeedLeaderElection() bool { return false }
 
 // needs returns the rights that the settings workloads and protectNodesFrom require. Those for StatefulSets are always
 // among them, and those to watch ReplicaSets if a kind has slots. A dry run does not need the right for protectNodesFrom.

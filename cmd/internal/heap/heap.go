@@ -66,7 +66,7 @@ const mebibyte = 1 << 20
 
 const (
 	// minGrowth and maxGrowth limit the growth of the controller's heap. Go's default of 100 % would double its memory.
-	minGrowth, maxGrowth = 12, 50
+	minGrowth, maxGrowth = 10, 50
 	// wantedHeap is the size in bytes at which garbage is collected, if the growth is between minGrowth and maxGrowth then.
 	wantedHeap = 300 * mebibyte
 	// wantedLimit is the Limit of the controller if the live heap is small enough. At 5,000 nodes, 150,000 pods and 50,000
