@@ -71,7 +71,7 @@ const (
 	wantedHeap = 300 * mebibyte
 	// smallLimit is the Limit of the controller while its live heap has at most smallHeap bytes. It keeps the program below
 	// 500 MiB at 5,000 nodes, 150,000 pods and 50,000 FixedIPs, when the live heap is about 280 MiB.
-	smallLimit = 430 * mebibyte
+	smallLimit = 420 * mebibyte
 	smallHeap  = 320 * mebibyte
 	// largeLimit is the Limit of a larger live heap, in percent. With much less, the program would collect garbage all the time:
 	// about a quarter of the live heap is lost between objects and for the memory manager.
