@@ -70,8 +70,8 @@ const (
 	// wantedHeap is the size in bytes at which garbage is collected, if the growth is between minGrowth and maxGrowth then.
 	wantedHeap = 300 * mebibyte
 	// minLimit is the lowest Limit of the controller, in bytes, and limitOfLive the Limit of a larger live heap, in percent of it.
-	// With much less, the program collects garbage all the time: about a quarter of the live heap is lost between objects and
-	// for the memory manager. With 420 MiB for a live heap of 280 MiB, it needed twice the CPU time (ADR 0062).
+	// With much less, the program would collect garbage all the time: about a quarter of the live heap is lost between objects
+	// and for the memory manager.
 	minLimit    = 430 * mebibyte
 	limitOfLive = 150
 )

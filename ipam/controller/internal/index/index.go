@@ -26,8 +26,8 @@ import (
 )
 
 const (
-	// Pods and FixedIPs are indexed by blocks of four IPs. With smaller blocks, the index needs more memory: about 90 bytes for
-	// each block. With larger blocks, a search for one IP decodes more objects that have other IPs.
+	// Pods and FixedIPs are indexed by blocks of four IPs. With smaller blocks, the index has more values and needs more
+	// memory. With larger blocks, a search for one IP decodes more objects that have other IPs.
 	podIPBlock     = "podIPBlock"
 	fixedIPBlock   = "ipBlock"
 	podNode        = "place"
