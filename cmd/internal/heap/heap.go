@@ -70,8 +70,8 @@ const (
 	// wantedHeap is the size in bytes at which garbage is collected, if the growth is between minGrowth and maxGrowth then.
 	wantedHeap = 300 * mebibyte
 	// minLimit is the lowest Limit of the controller, in bytes, and limitOfLive the Limit of a larger live heap, in percent of it.
-	// With much less, the program would collect garbage all the time: about a quarter of the live heap is lost between objects
-	// and for the memory manager.
+	// With much less, the program would collect garbage all the time: what is lost between objects and the data of the memory
+	// manager count as well.
 	minLimit    = 430 * mebibyte
 	limitOfLive = 150
 )
