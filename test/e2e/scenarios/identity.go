@@ -209,8 +209,8 @@ func (s *scene) answers(ctx context.Context, name string, i identity) (identity,
 	return i, nil
 }
 
-// reasons returns the phase of a pod, the messages of its conditions that are not true, and the reasons of its containers
-// that wait.
+// reasons returns the phase of a pod and the messages of its conditions that are not true. Of each container, it returns why it
+// waits, whether its startup probe has not succeeded yet, and how often it was restarted.
 func reasons(pod *corev1.Pod) string {
 	var list []string
 	for _, c := range pod.Status.Conditions {
@@ -220,7 +220,13 @@ func reasons(pod *corev1.Pod) string {
 	}
 	for _, c := range pod.Status.ContainerStatuses {
 		if w := c.State.Waiting; w != nil {
-			list = append(list, w.Reason+" "+w.Message)
+			list = append(list, strings.TrimSpace(w.Reason+" "+w.Message))
+		}
+		if c.State.Running != nil && c.Started != nil && !*c.Started {
+			list = append(list, "the startup probe of "+c.Name+" has not succeeded")
+		}
+		if c.RestartCount > 0 {
+			list = append(list, fmt.Sprintf("%s was restarted %d times", c.Name, c.RestartCount))
 		}
 	}
 	return string(pod.Status.Phase) + ": " + strings.Join(list, "; ")

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -184,18 +185,34 @@ func (t *trial) productReady(ctx context.Context) error {
 			return err
 		}
 		for _, program := range programs {
-			ready := 0
-			for _, pod := range pods {
-				if pod.Labels["app"] == program && isReady(&pod) && pod.DeletionTimestamp == nil {
-					ready++
-				}
-			}
-			if ready == 0 {
-				return fmt.Errorf("no pod of %s is ready", program)
+			if err := oneReady(program, pods); err != nil {
+				return err
 			}
 		}
 		return nil
 	})
+}
+
+// oneReady returns an error unless at least one pod of a program is ready. The error contains the state of each of its pods,
+// because the steps to readiness of a pod count as progress (see eventually): on a busy machine, each may take a minute.
+func oneReady(program string, pods []corev1.Pod) error {
+	var states []string
+	for _, pod := range pods {
+		switch {
+		case pod.Labels["app"] != program:
+		case pod.DeletionTimestamp != nil:
+			states = append(states, pod.Name+" is being deleted")
+		case isReady(&pod):
+			return nil
+		default:
+			states = append(states, pod.Name+" is "+reasons(&pod))
+		}
+	}
+	if len(states) == 0 {
+		states = []string{"it has none"}
+	}
+	slices.Sort(states)
+	return fmt.Errorf("no pod of %s is ready: %s", program, strings.Join(states, "; "))
 }
 
 // killer kills our programs repeatedly.
