@@ -39,6 +39,7 @@ var usedByOtherTests = map[string]map[string]string{
 		right("patch", "cilium.io", "ciliumendpoints", "", ""):                       "correcting the owner reference or removing the finalizers of a CiliumEndpoint: TestG6CEPKeeper",
 		right("delete", "cilium.io", "ciliumendpoints", "", ""):                      "deleting a CiliumEndpoint that has no pod or does not describe its pod: TestG6CEPKeeper",
 		right("patch", "cilium.io", "ciliumnodes/status", "", ""):                    "asking an agent to acknowledge a withdrawal: TestDynamicEntryBecomesReserved",
+		right("get", "fixedip.io", "nodesubnets", "", ""):                            "reading a NodeSubnet that was written just before a claim: any test in which nodes join at the same time",
 		right("update", "fixedip.io", "nodesubnets", "", ""):                         "assigning an orphaned subnet to the node that inherits it: TestNodeReplaced",
 		right("delete", "fixedip.io", "nodesubnets", "", ""):                         "deleting the NodeSubnet of a deleted node: TestHoldAndFree",
 		right("update", "", "configmaps", "fixedip-cluster-pools", "fixedip-system"): "undoing a change of the CIDRs that users may reserve: TestClusterPoolsAreGuarded",

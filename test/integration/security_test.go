@@ -140,7 +140,7 @@ func (e *env) leastPrivilege() {
 			each("get,list,watch", "apps", "statefulsets"), each("get,list,watch", "apps", "deployments"), each("list,watch", "apps", "replicasets"),
 			each("get,list,watch,patch", "cilium.io", "ciliumnodes"), each("patch", "cilium.io", "ciliumnodes/status"),
 			each("get,list,watch,patch,delete", "cilium.io", "ciliumendpoints"),
-			each("get,list,watch,create,update,delete", "fixedip.io", "fixedips"), each("update", "fixedip.io", "fixedips/status"), each("list,watch,create,update,delete", "fixedip.io", "nodesubnets"), each("update", "fixedip.io", "nodesubnets/status"),
+			each("get,list,watch,create,update,delete", "fixedip.io", "fixedips"), each("update", "fixedip.io", "fixedips/status"), each("get,list,watch,create,update,delete", "fixedip.io", "nodesubnets"), each("update", "fixedip.io", "nodesubnets/status"),
 			each("create,patch", "events.k8s.io", "events"),
 			each("create", "authentication.k8s.io", "tokenreviews"), each("create", "authorization.k8s.io", "subjectaccessreviews"),
 			[]string{

@@ -260,17 +260,6 @@ func (c *Controller) List(ctx context.Context) ([]subnetplan.Subnet, error) {
 	return listFrom(ctx, c.Cached, client.UnsafeDisableDeepCopy)
 }
 
-// listLive returns all NodeSubnets as the API server has them after the call of listLive. Neither the list nor the objects must
-// be changed. Concurrent callers share a list. If the context of the caller that sends the request ends, all callers of that list
-// get an error.
-func (c *Controller) listLive(ctx context.Context) ([]subnetplan.Subnet, error) {
-	return c.live.get(func() ([]subnetplan.Subnet, error) {
-		list, err := listFrom(ctx, c.API)
-		// A caller that appends to the list gets a copy.
-		return slices.Clip(list), err
-	})
-}
-
 // Count returns the number of orphaned subnets with reserved addresses, and the CIDRs of all NodeSubnets, as the
 // caches show them. If the NodeSubnets cannot be listed, it logs the error and returns 0 and nil.
 func (c *Controller) Count(ctx context.Context) (orphaned int, claimed []netip.Prefix) {
