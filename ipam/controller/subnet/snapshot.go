@@ -38,7 +38,7 @@ type snapshot struct {
 	// Key: the name.
 	subnets  map[string][]netip.Prefix
 	overlaps map[string]bool
-	// candidates are the nodes with subnets, which may inherit orphaned subnets.
+	// candidates are the nodes with subnets, which may inherit orphaned subnets; empty if there are no orphans.
 	candidates []subnetplan.CandidateNode
 	orphans    []orphan
 	// missing are the subnets of reserved addresses that have no NodeSubnet.
@@ -81,7 +81,8 @@ func (c *Controller) snapshot(ctx context.Context, now time.Time) (*snapshot, er
 		return nil, fmt.Errorf("list Nodes from the cache: %w", err)
 	}
 	s := &snapshot{
-		now: now, next: now.Add(c.Resync), nodes: map[string]*corev1.Node{}, subnets: map[string][]netip.Prefix{}, overlaps: map[string]bool{},
+		now: now, next: now.Add(c.Resync), overlaps: map[string]bool{},
+		nodes: make(map[string]*corev1.Node, len(nodes.Items)), subnets: make(map[string][]netip.Prefix, len(nodes.Items)),
 		records: map[client.ObjectKey]*v1alpha1.FixedIP{}, available: map[client.ObjectKey]metav1.Condition{},
 	}
 	var err error
@@ -91,20 +92,10 @@ func (c *Controller) snapshot(ctx context.Context, now time.Time) (*snapshot, er
 	for i := range nodes.Items {
 		s.nodes[nodes.Items[i].Name] = &nodes.Items[i]
 	}
-	taken := subnetplan.CIDRs(s.list)
 	var overlapping []netip.Prefix
-	// with contains the nodes that have a subnet or that a NodeSubnet names. Key: the name.
-	with := map[string]bool{}
-	for _, sub := range s.list {
-		with[sub.Node] = true
-	}
-	for _, n := range c.Ledger.Nodes() {
+	all := c.Ledger.Nodes()
+	for _, n := range all {
 		s.subnets[n.Name] = n.Subnets
-		taken = append(taken, n.Subnets...)
-		with[n.Name] = with[n.Name] || len(n.Subnets) > 0
-		if node := s.nodes[n.Name]; node != nil && len(n.Subnets) > 0 {
-			s.candidates = append(s.candidates, candidate(n.Name, len(n.Subnets), node))
-		}
 		if _, overlap := c.Ledger.OverlapsWith(n.Name); overlap {
 			s.overlaps[n.Name] = true
 			overlapping = append(overlapping, n.Subnets...)
@@ -114,8 +105,43 @@ func (c *Controller) snapshot(ctx context.Context, now time.Time) (*snapshot, er
 	if err != nil {
 		return nil, err
 	}
-	s.missing = subnetplan.Missing(c.Rules.Pools, address.Union(taken), reserved, func(node string) bool { return with[node] })
-	return s, c.addOrphans(ctx, s, reserved)
+	s.addMissing(c.Rules.Pools, all, reserved)
+	if err := c.addOrphans(ctx, s, reserved); err != nil {
+		return nil, err
+	}
+	s.addCandidates(all)
+	return s, nil
+}
+
+// addMissing adds the missing subnets. nodes are all nodes with a CiliumNode. reserved are the reserved addresses without a home
+// node; if there are none, as in most passes, addMissing does nothing.
+func (s *snapshot) addMissing(pools []address.ClusterPool, nodes []pool.NodePool, reserved []reservation.Address) {
+	if len(reserved) == 0 {
+		return
+	}
+	taken := subnetplan.CIDRs(s.list)
+	// with contains the nodes that have a subnet or that a NodeSubnet names. Key: the name.
+	with := map[string]bool{}
+	for _, sub := range s.list {
+		with[sub.Node] = true
+	}
+	for _, n := range nodes {
+		taken = append(taken, n.Subnets...)
+		with[n.Name] = with[n.Name] || len(n.Subnets) > 0
+	}
+	s.missing = subnetplan.Missing(pools, address.Union(taken), reserved, func(node string) bool { return with[node] })
+}
+
+// addCandidates adds the nodes that may inherit orphaned subnets, if there are such subnets. nodes are all nodes with a CiliumNode.
+func (s *snapshot) addCandidates(nodes []pool.NodePool) {
+	if len(s.orphans) == 0 {
+		return
+	}
+	for _, n := range nodes {
+		if node := s.nodes[n.Name]; node != nil && len(n.Subnets) > 0 {
+			s.candidates = append(s.candidates, candidate(n.Name, len(n.Subnets), node))
+		}
+	}
 }
 
 // addOrphans adds the orphaned subnets, and the conditions of the FixedIPs that reserve addresses in them. reserved

@@ -156,7 +156,10 @@ func (l *Ledger) ReservationsWithoutSubnet() []Reservation {
 	defer l.mu.RUnlock()
 	found := map[string]Reservation{}
 	for record, r := range l.reserved.records {
-		if slices.ContainsFunc(r.Addrs, func(a netip.Addr) bool { return len(l.subnetsOf(a)) == 0 }) {
+		if slices.ContainsFunc(r.Addrs, func(a netip.Addr) bool {
+			_, has := l.nodeOf(a)
+			return !has
+		}) {
 			found[record] = r
 		}
 	}

@@ -4,6 +4,7 @@
 package ledger
 
 import (
+	"iter"
 	"net/netip"
 	"slices"
 
@@ -48,7 +49,7 @@ func (l *Ledger) HomesOf(a netip.Addr) []string {
 
 func (l *Ledger) nodesOf(a netip.Addr) []string {
 	var found []string
-	for _, subnet := range l.subnetsOf(a) {
+	for subnet := range l.subnetsOf(a) {
 		found = append(found, l.subnets[subnet]...)
 	}
 	return found
@@ -56,24 +57,24 @@ func (l *Ledger) nodesOf(a netip.Addr) []string {
 
 // nodeOf returns a node whose subnet contains the address, whether or not subnets overlap. ok is false if there is none.
 func (l *Ledger) nodeOf(a netip.Addr) (name string, ok bool) {
-	if homes := l.nodesOf(a); len(homes) > 0 {
-		return homes[0], true
+	for subnet := range l.subnetsOf(a) {
+		return l.subnets[subnet][0], true
 	}
 	return "", false
 }
 
 // subnetsOf returns the subnets of nodes that contain the address. It looks up one prefix for each length, because there are
 // few lengths and many subnets.
-func (l *Ledger) subnetsOf(a netip.Addr) []netip.Prefix {
-	var found []netip.Prefix
-	for bits := range l.lengths {
-		// Prefix fails if the length is too large for the family of the address.
-		subnet, err := a.Prefix(bits)
-		if _, exists := l.subnets[subnet]; err == nil && exists {
-			found = append(found, subnet)
+func (l *Ledger) subnetsOf(a netip.Addr) iter.Seq[netip.Prefix] {
+	return func(yield func(netip.Prefix) bool) {
+		for bits := range l.lengths {
+			// Prefix fails if the length is too large for the family of the address.
+			subnet, err := a.Prefix(bits)
+			if _, exists := l.subnets[subnet]; err == nil && exists && !yield(subnet) {
+				return
+			}
 		}
 	}
-	return found
 }
 
 // OverlapsWith returns another node whose subnets overlap those of the given node. found is false if there is none. On a node
@@ -135,7 +136,7 @@ func (l *Ledger) overlapping(name string, subnets []netip.Prefix) string {
 
 // subnetsOverlapping returns the subnets of nodes that contain a subnet or are part of it.
 func (l *Ledger) subnetsOverlapping(subnet netip.Prefix) []netip.Prefix {
-	found := slices.DeleteFunc(l.subnetsOf(subnet.Addr()), func(s netip.Prefix) bool { return s.Bits() > subnet.Bits() })
+	found := slices.DeleteFunc(slices.Collect(l.subnetsOf(subnet.Addr())), func(s netip.Prefix) bool { return s.Bits() > subnet.Bits() })
 	l.ordered.AscendGreaterOrEqual(subnet, func(s netip.Prefix) bool {
 		if s.Bits() > subnet.Bits() && subnet.Contains(s.Addr()) {
 			found = append(found, s)
@@ -187,7 +188,7 @@ func (l *Ledger) NodesServing(requested request.Addresses) []string {
 // within returns the subnets in which pods may have an address of the range. Such a subnet contains the first address of the
 // range, or begins within the range.
 func (l *Ledger) within(r netipx.IPRange) []netip.Prefix {
-	found := l.subnetsOf(r.From())
+	found := slices.Collect(l.subnetsOf(r.From()))
 	l.ordered.AscendGreaterOrEqual(netip.PrefixFrom(r.From(), 0), func(s netip.Prefix) bool {
 		if r.To().Less(s.Addr()) || s.Addr().BitLen() != r.From().BitLen() {
 			return false

@@ -88,12 +88,21 @@ func (o OrphanedSubnets) waited(gracePeriod time.Duration, now time.Time) bool {
 func Orphans(subnets []Subnet, reserved []reservation.Address, gone func(node string) bool) []OrphanedSubnets {
 	// inside contains the reserved addresses of each subnet. Key: the CIDR; the zero Prefix for addresses in no subnet.
 	inside := map[netip.Prefix][]reservation.Address{}
-	subnets = slices.SortedFunc(slices.Values(subnets), func(x, y Subnet) int { return x.CIDR.Compare(y.CIDR) })
-	subnetOf := containing(subnets)
-	for _, k := range reserved {
-		in := subnetOf(k.Addr)
-		inside[in] = append(inside[in], k)
+	if len(reserved) > 0 {
+		subnetOf := containing(subnets)
+		for _, k := range reserved {
+			in := subnetOf(k.Addr)
+			inside[in] = append(inside[in], k)
+		}
 	}
+	// moved contains the subnets that are not with the node that had them first: in most clusters few of all.
+	var moved []Subnet
+	for _, s := range subnets {
+		if s.Previous != "" || s.Node == "" || gone(s.Node) {
+			moved = append(moved, s)
+		}
+	}
+	slices.SortFunc(moved, func(x, y Subnet) int { return x.CIDR.Compare(y.CIDR) })
 	// owner groups subnets that never had a node. It is a pod, so that both families of the pod stay together, or the CIDR of a
 	// subnet without reserved addresses.
 	type key struct{ node, owner string }
@@ -104,7 +113,7 @@ func Orphans(subnets []Subnet, reserved []reservation.Address, gone func(node st
 		}
 		return groups[k]
 	}
-	for _, s := range subnets {
+	for _, s := range moved {
 		if s.Node != "" && !gone(s.Node) {
 			continue
 		}
@@ -124,7 +133,7 @@ func Orphans(subnets []Subnet, reserved []reservation.Address, gone func(node st
 		o.Successor = cmp.Or(o.Successor, s.Successor)
 		o.Constraints = cmp.Or(o.Constraints, s.Constraints)
 	}
-	for _, s := range subnets {
+	for _, s := range moved {
 		if o := groups[key{node: s.Previous}]; s.Previous != "" && o != nil && !s.OrphanedSince.IsZero() && !gone(s.Node) {
 			o.Candidate = s.Node
 		}
