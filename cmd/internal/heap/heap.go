@@ -73,7 +73,7 @@ const (
 	// With much less, the program would collect garbage all the time: what is lost between objects and the data of the memory
 	// manager count as well.
 	minLimit    = 430 * mebibyte
-	limitOfLive = 150
+	limitOfLive = 125
 )
 
 // Controller is the Rule of the controller. A large growth of a small heap saves CPU time: at the start, when the caches are
