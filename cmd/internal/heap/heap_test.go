@@ -21,7 +21,7 @@ func TestRules(t *testing.T) {
 	}{
 		"controller": {Controller, map[uint64]Settings{
 			0: controller(50, 430), 100: controller(50, 430), 225: controller(33, 430), 250: controller(20, 430), 260: controller(15, 430),
-			268: controller(11, 430), 275: controller(10, 430), 344: controller(10, 430), 360: controller(10, 450), 900: controller(10, 1125),
+			268: controller(11, 430), 275: controller(10, 430), 346: controller(10, 430), 360: controller(10, 450), 500: controller(10, 660), 900: controller(10, 1260),
 		}},
 		"scheduler": {Scheduler, map[uint64]Settings{0: scheduler(100), 125: scheduler(100), 1023: scheduler(100), 1024: scheduler(90), 2094: scheduler(90)}},
 	} {

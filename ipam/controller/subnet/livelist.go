@@ -17,8 +17,8 @@ import (
 	"fixedip.io/fixedip/ipam/core/subnetplan"
 )
 
-// maxSingleReads is the maximum number of NodeSubnets that readLive reads one by one. A list of all takes less time than more of
-// these reads.
+// maxSingleReads is the maximum number of NodeSubnets that readLive reads one by one. If more are not known, the events are so late
+// that a list of the objects takes less time.
 const maxSingleReads = 16
 
 // listLive returns all NodeSubnets as the API server has them after the call of listLive. Neither the list nor the objects must
@@ -33,9 +33,13 @@ func (c *Controller) listLive(ctx context.Context) ([]subnetplan.Subnet, error) 
 }
 
 // readLive lists the metadata of all NodeSubnets at the API server, and returns for each the subnet that the events have shown,
-// if that has the same UID and resource version: it is then the same NodeSubnet. readLive reads the others one by one. In a
-// cluster of 5,000 nodes this takes a fifth of the time of a list of all NodeSubnets, because the API server has metadata in a
-// binary format, and custom resources only as JSON.
+// if that has the same UID and resource version: it is then the same NodeSubnet. readLive reads the others one by one. With 5,000
+// nodes, the API server needs about a fifth of the time of a list of the objects, because it has metadata in a binary format, and
+// custom resources only as JSON.
+//
+// The result may contain a NodeSubnet that was changed after the list, and lack one that was created after it. For a claim it
+// suffices that it contains each NodeSubnet that existed before the call and still exists: the controller that creates a later
+// claim lists after that, and sees this one.
 func (c *Controller) readLive(ctx context.Context) ([]subnetplan.Subnet, error) {
 	if _, ok := c.listed.get(); !ok {
 		return listFrom(ctx, c.API)

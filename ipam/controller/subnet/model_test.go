@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"fixedip.io/fixedip/ipam/api/v1alpha1"
 	"fixedip.io/fixedip/ipam/controller/internal/source"
 	"fixedip.io/fixedip/ipam/core/subnetplan"
 	"fixedip.io/fixedip/test/gen"
@@ -94,6 +95,14 @@ func playTwoLeaders(t *testing.T, choices []uint16) (failure string) {
 		})
 		l.testController = s.controller(api, frozen(s), rules(subnetplan.Inherit, maskSize))
 		l.watch(s)
+		l.listed.synced = func() bool { return true }
+		var events v1alpha1.NodeSubnetList
+		if err := s.api.List(t.Context(), &events); err != nil {
+			t.Fatal(err)
+		}
+		for i := range events.Items {
+			l.listed.apply(nil, &events.Items[i])
+		}
 		return l
 	}
 	// before contains the node that got each subnet before the step, as long as its Node exists. Key: the CIDR.

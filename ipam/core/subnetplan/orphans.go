@@ -95,14 +95,14 @@ func Orphans(subnets []Subnet, reserved []reservation.Address, gone func(node st
 			inside[in] = append(inside[in], k)
 		}
 	}
-	// moved contains the subnets that are not with the node that had them first: in most clusters few of all.
-	var moved []Subnet
+	// concerned contains the subnets that are orphaned or were inherited, in most clusters few of all.
+	var concerned []Subnet
 	for _, s := range subnets {
 		if s.Previous != "" || s.Node == "" || gone(s.Node) {
-			moved = append(moved, s)
+			concerned = append(concerned, s)
 		}
 	}
-	slices.SortFunc(moved, func(x, y Subnet) int { return x.CIDR.Compare(y.CIDR) })
+	slices.SortFunc(concerned, func(x, y Subnet) int { return x.CIDR.Compare(y.CIDR) })
 	// owner groups subnets that never had a node. It is a pod, so that both families of the pod stay together, or the CIDR of a
 	// subnet without reserved addresses.
 	type key struct{ node, owner string }
@@ -113,7 +113,7 @@ func Orphans(subnets []Subnet, reserved []reservation.Address, gone func(node st
 		}
 		return groups[k]
 	}
-	for _, s := range moved {
+	for _, s := range concerned {
 		if s.Node != "" && !gone(s.Node) {
 			continue
 		}
@@ -133,7 +133,7 @@ func Orphans(subnets []Subnet, reserved []reservation.Address, gone func(node st
 		o.Successor = cmp.Or(o.Successor, s.Successor)
 		o.Constraints = cmp.Or(o.Constraints, s.Constraints)
 	}
-	for _, s := range moved {
+	for _, s := range concerned {
 		if o := groups[key{node: s.Previous}]; s.Previous != "" && o != nil && !s.OrphanedSince.IsZero() && !gone(s.Node) {
 			o.Candidate = s.Node
 		}

@@ -210,7 +210,8 @@ func (s *scene) answers(ctx context.Context, name string, i identity) (identity,
 }
 
 // reasons returns the phase of a pod and the messages of its conditions that are not true. Of each container, it returns why it
-// waits, whether its startup probe has not succeeded yet, and how often it was restarted.
+// waits, and whether its startup probe has not succeeded yet. It does not return how often a container was restarted: a new text
+// counts as progress (see eventually), and a restart is none.
 func reasons(pod *corev1.Pod) string {
 	var list []string
 	for _, c := range pod.Status.Conditions {
@@ -224,9 +225,6 @@ func reasons(pod *corev1.Pod) string {
 		}
 		if c.State.Running != nil && c.Started != nil && !*c.Started {
 			list = append(list, "the startup probe of "+c.Name+" has not succeeded")
-		}
-		if c.RestartCount > 0 {
-			list = append(list, fmt.Sprintf("%s was restarted %d times", c.Name, c.RestartCount))
 		}
 	}
 	return string(pod.Status.Phase) + ": " + strings.Join(list, "; ")
