@@ -23,7 +23,7 @@ func TestListLive(t *testing.T) {
 	for name, c := range map[string]struct {
 		// change changes the world after the events have shown the NodeSubnets of node-1 and node-2.
 		change func(s *scene)
-		// afterList is called after the list of the metadata.
+		// afterList is called between the list of the metadata and the read of a NodeSubnet.
 		afterList func(s *scene)
 		unsynced  bool
 		// want contains the CIDR and the node of each subnet.
